@@ -1,0 +1,51 @@
+# Everything a person types. Each target builds .venv first when it is missing or older than the lock.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO := runs/demo
+
+.PHONY: help demo test check format bench lock clean
+
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(STAMP): requirements.lock pyproject.toml
+	@echo "== building $(VENV) from requirements.lock (with uv; about a minute)"
+	@$(PYTHON) -c 'import sys; sys.exit("attnmix needs Python 3.10 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 10) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check uv
+	@$(BIN)/uv pip install -q --python $(BIN)/python -r requirements.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+demo: $(STAMP)  ## train four methods on the embedded data and write the report (minutes, CPU)
+	@echo "== training none, cutmix, transmix and smmix on digits in scenes; report in $(DEMO)"
+	$(BIN)/attnmix compare quickstart --methods none,cutmix,transmix,smmix --seeds 0 --out $(DEMO)
+
+test: $(STAMP)  ## all tests, slow ones too: no network, no GPU needed
+	@echo "== running the tests"
+	$(BIN)/python -m pytest
+
+check: $(STAMP)  ## format, lint and types
+	@echo "== checking format, lint and types"
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/mypy
+
+format: $(STAMP)  ## put the code in shape
+	$(BIN)/ruff format src tests benchmarks examples
+	$(BIN)/ruff check --fix src tests benchmarks examples
+
+bench: $(STAMP)  ## cost of a training step against plain CutMix (minutes)
+	@echo "== timing training steps, interleaved, one thread"
+	$(BIN)/python benchmarks/step.py --models deit_tiny_patch16_224 --out benchmarks/results
+
+lock: $(STAMP)  ## renew requirements.lock: names and versions only
+	$(BIN)/uv pip compile -q --universal --python-version 3.10 --no-annotate --no-header --no-emit-index-url \
+		--no-emit-find-links --group dev pyproject.toml -c constraints.txt -o requirements.lock
+
+clean:  ## remove what was built, keep runs/
+	@echo "== removing $(VENV) and caches"
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache src/*.egg-info
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +

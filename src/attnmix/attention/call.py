@@ -1,0 +1,106 @@
+"""One attention call, and its softmax rows, worked out only when asked for and only where asked for."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Numbers of softmax attention [B, H, rows, M_key] held at once: 64 MiB in float32.
+CHUNK_ELEMENTS = 2**24
+
+
+class FusedCall(NamedTuple):
+    """The arguments of one `scaled_dot_product_attention`, detached, less those that do not change P."""
+
+    query: Tensor  # [B, H, M_query, D]
+    key: Tensor  # [B, H, M_key, D], or fewer heads that divide H
+    mask: Tensor | None = None  # broadcastable to [B, H, M_query, M_key]; bool: True = attend; float: added
+    is_causal: bool = False
+    scale: float | None = None  # None: 1 / sqrt(D)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """B, H, M_query, M_key."""
+        batch, heads, queries, _ = self.query.shape
+        return batch, heads, queries, self.key.shape[2]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the call ran."""
+        return self.query.device
+
+
+class SoftmaxCall(NamedTuple):
+    """The result of one softmax in a model that spells its attention out, detached."""
+
+    softmax: Tensor  # [B, H, M_query, M_key]
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """B, H, M_query, M_key."""
+        batch, heads, queries, keys = self.softmax.shape
+        return batch, heads, queries, keys
+
+    @property
+    def device(self) -> torch.device:
+        """Where the call ran."""
+        return self.softmax.device
+
+
+AttentionCall = FusedCall | SoftmaxCall
+
+
+@contextmanager
+def aside(device: torch.device) -> Iterator[None]:
+    """Compute beside the model: no gradient, no autocast, and unseen by any tap that is open."""
+    with torch.no_grad(), torch.autocast(device.type, enabled=False), torch._C.DisableTorchFunction():
+        yield
+
+
+def in_float32(call: AttentionCall) -> AttentionCall:
+    """The call with float32 query and key, and grouped key heads repeated; no copy where both hold."""
+    if isinstance(call, SoftmaxCall):
+        return call  # row by row instead, it is the large one
+    query, key = call.query.float(), call.key.float()
+    if key.shape[1] != query.shape[1]:  # grouped-query attention: one key head serves several queries'
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    return call._replace(query=query, key=key)
+
+
+def softmax_rows(call: AttentionCall, start: int, stop: int) -> Tensor:
+    """Softmax attention after bias and before dropout of queries `start` to `stop`, [B, H, rows, M_key].
+
+    Expects `in_float32`. A query that may attend to nothing has a row of zeros, as in PyTorch.
+    """
+    if isinstance(call, SoftmaxCall):
+        return call.softmax[:, :, start:stop].float()
+    scale = call.query.shape[-1] ** -0.5 if call.scale is None else call.scale
+    logits = (call.query[:, :, start:stop] * scale) @ call.key.transpose(-2, -1)
+    if call.mask is None and not call.is_causal:
+        return logits.softmax(dim=-1)
+
+    if call.is_causal:
+        queries = torch.arange(start, stop, device=logits.device)[:, None]
+        keys = torch.arange(logits.shape[-1], device=logits.device)
+        logits = logits.masked_fill(keys > queries, float("-inf"))
+    if call.mask is not None:
+        mask = call.mask
+        if mask.dim() > 1 and mask.shape[-2] != 1:
+            mask = mask[..., start:stop, :]
+        logits = (
+            logits.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else logits + mask.float()
+        )
+    nothing_allowed = (logits == float("-inf")).all(dim=-1, keepdim=True)
+    return logits.softmax(dim=-1).masked_fill(nothing_allowed, 0.0)
+
+
+def row_chunks(call: AttentionCall) -> Iterator[tuple[int, int, Tensor]]:
+    """(start, stop, softmax rows) over all queries, about `CHUNK_ELEMENTS` numbers at a time."""
+    batch, heads, queries, keys = call.shape
+    call = in_float32(call)
+    step = max(1, CHUNK_ELEMENTS // (batch * heads * keys))
+    for start in range(0, queries, step):
+        stop = min(start + step, queries)
+        yield start, stop, softmax_rows(call, start, stop)

@@ -1,0 +1,108 @@
+"""The command `attnmix`: finds the command's file, lets jsonargparse read what was typed, runs it.
+
+What a person can put right ends in one line on stderr and exit code 2; ATTNMIX_DEBUG=1 or --debug shows
+where it came from.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import jsonargparse
+
+from attnmix.training.recipe import load_recipe, nearest, recipe_defaults
+
+# A command is a module of attnmix.commands: see there.
+COMMANDS = {
+    "train": "attnmix.commands.train",
+    "list": "attnmix.commands.list",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code (0 done, 2 wrong input, 130 interrupted)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words or bool(os.environ.get("ATTNMIX_DEBUG"))
+    words = [word for word in words if word != "--debug"]
+    try:
+        return _run(words)
+    except (ValueError, OSError, ArithmeticError, argparse.ArgumentError) as error:
+        if debug:
+            raise
+        print(f"attnmix: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("attnmix: interrupted", file=sys.stderr)
+        return 130
+    except SystemExit as stop:  # argparse, after --help
+        return stop.code if isinstance(stop.code, int) else 0
+
+
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(_help())
+        return 0
+    name, *rest = words
+    if name == "--version":
+        print(f"attnmix {importlib.import_module('attnmix').__version__}")
+        return 0
+    if name not in COMMANDS:
+        raise ValueError(f"unknown command {name!r}{nearest(name, COMMANDS)}; known: {', '.join(COMMANDS)}")
+    command = importlib.import_module(COMMANDS[name])
+    parser = jsonargparse.ArgumentParser(
+        prog=f"attnmix {name}",
+        description=command.__doc__,
+        epilog=command.EXAMPLES,
+        exit_on_error=False,
+        allow_abbrev=False,
+        formatter_class=_HelpFormatter,
+    )
+    command.add_arguments(parser)
+    _check_options(parser, rest)
+    takes_recipe = any(action.dest == "recipe" for action in parser._actions)
+    if takes_recipe and {"-h", "--help"} & set(rest) and not rest[0].startswith("-"):
+        parser.set_defaults(_typed(parser, recipe_defaults(load_recipe(rest[0]))))
+    arguments = parser.parse_args(rest)
+    if takes_recipe:  # its values lie under what was typed
+        parser.set_defaults(_typed(parser, recipe_defaults(load_recipe(arguments.recipe))))
+        arguments = parser.parse_args(rest)
+    return command.run(arguments)
+
+
+def _typed(parser: jsonargparse.ArgumentParser, defaults: dict[str, object]) -> dict[str, object]:
+    """Only what this command takes: it may have left recipe keys out."""
+    known = {action.dest for action in parser._actions}
+    return {name: value for name, value in defaults.items() if name in known}
+
+
+def _check_options(parser: jsonargparse.ArgumentParser, words: list[str]) -> None:
+    """Unknown options end here, with the nearest known one; `--method_options.anything` is for the method to check."""
+    known = set(parser._option_string_actions)
+    for word in words:
+        option = word.partition("=")[0]
+        if not option.startswith("--") or option == "--" or option in known:
+            continue
+        if option.rpartition(".")[0] in ("--model_options", "--data_options", "--method_options"):
+            continue
+        # Look among the last parts too: `--weight_decay` is meant as `--optimizer.weight_decay`.
+        same = [name for name in known if name.rpartition(".")[2] == option.removeprefix("--").replace("-", "_")]
+        hint = f"; did you mean '{same[0]}'?" if same else nearest(option, known)
+        raise ValueError(f"unknown option '{option}'{hint}")
+
+
+def _help() -> str:
+    lines = ["usage: attnmix COMMAND ...", ""]
+    doc = "Attention-guided image mixing for vision transformers: train, compare, look."
+    lines += [doc, "", "commands:"]
+    for name, module in COMMANDS.items():
+        first = (importlib.import_module(module).__doc__ or "").partition("\n")[0]
+        lines.append(f"  {name:8} {first}")
+    lines += ["", "examples:", "  attnmix train quickstart --method smmix --out runs/smmix", "  attnmix list methods"]
+    lines += ["", "`attnmix COMMAND --help` tells more; --debug shows where an error came from."]
+    return "\n".join(lines)
+
+
+class _HelpFormatter(jsonargparse.DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of descriptions and examples as written."""

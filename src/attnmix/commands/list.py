@@ -1,0 +1,67 @@
+"""List what can be named: methods, recipes, models, data."""
+
+from collections.abc import Iterator
+
+from jsonargparse import ArgumentParser, Namespace
+
+from attnmix.training.recipe import known_recipes
+
+EXAMPLES = """
+examples:
+  attnmix list                       # methods, recipes and data
+  attnmix list models                # timm's vision transformers
+  attnmix list models 'deit*'        # those that match
+"""
+
+# timm's families of vision transformers, as patterns of timm.list_models.
+MODELS = ("vit_*", "deit*", "cait_*", "beit*", "eva*", "swin*", "pvt*", "xcit_*", "flexivit_*", "convit_*")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add what to list and a filter."""
+    kinds = ["methods", "recipes", "models", "data"]
+    parser.add_argument("what", nargs="?", choices=kinds, help="what to list; everything but models if left out")
+    parser.add_argument("filter", nargs="?", help="only names that match this pattern, as 'deit*'")
+
+
+def run(arguments: Namespace) -> int:
+    """Print the lists."""
+    from fnmatch import fnmatch
+
+    listings = {"methods": _methods, "recipes": _recipes, "data": _data, "models": _models}
+    kinds = [arguments.what] if arguments.what else ["methods", "recipes", "data"]
+    for kind in kinds:
+        rows = [row for row in listings[kind]() if arguments.filter is None or fnmatch(row[0], arguments.filter)]
+        if not rows:
+            raise ValueError(f"no {kind} match {arguments.filter!r}")
+        if len(kinds) > 1:
+            print(f"{kind}:")
+        width = max(len(name) for name, _ in rows)
+        for name, line in rows:
+            print(f"  {name:{width}}  {line}".rstrip())
+    return 0
+
+
+def _methods() -> Iterator[tuple[str, str]]:
+    import attnmix
+
+    for name, kind in attnmix.METHODS.items():
+        yield name, (kind.__doc__ or "").strip().partition("\n")[0]
+
+
+def _recipes() -> Iterator[tuple[str, str]]:
+    for name, path in known_recipes().items():
+        yield name, path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+
+
+def _data() -> Iterator[tuple[str, str]]:
+    from attnmix.data import known_data
+
+    known = known_data()
+    yield from known.items() if isinstance(known, dict) else ((name, "") for name in known)
+
+
+def _models() -> Iterator[tuple[str, str]]:
+    import timm
+
+    yield from ((name, "") for name in timm.list_models(list(MODELS)))

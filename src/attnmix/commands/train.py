@@ -1,0 +1,51 @@
+"""Train a vision transformer by a recipe.
+
+Every key of the recipe can be set on the command line: --lr 1e-3, --optimizer.weight_decay 0.1,
+--method_options.mixup_prob 0.5. The defaults shown below are the recipe's.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from attnmix.training.recipe import add_recipe_arguments, recipe_from_arguments
+
+EXAMPLES = """
+examples:
+  attnmix train quickstart --method smmix --out runs/smmix
+  attnmix train quickstart --method smmix --out runs/smmix --resume          # after an interruption
+  attnmix train quickstart --method smmix --out runs/smmix --resume --epochs 60
+  attnmix train folder --data path/to/images --model deit_tiny_patch16_224 --out runs/mine
+  attnmix train quickstart --help                                            # its values as defaults
+  torchrun --nproc-per-node 8 -m attnmix train folder --data path/to/images --out runs/eight
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add RECIPE, --out, --resume and every key of the recipe."""
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the run: metrics, checkpoint, model")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    add_recipe_arguments(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Train and print where the results lie; 130 after Ctrl-C."""
+    from attnmix.training.loop import has_checkpoint, train
+
+    recipe = recipe_from_arguments(arguments)
+    out = Path(arguments.out)
+    try:
+        result = train(recipe, out, resume=arguments.resume)
+    except KeyboardInterrupt:
+        typed = [word for word in sys.argv[1:] if word != "--resume"]
+        again = shlex.join(["attnmix", *typed, *(["--resume"] if has_checkpoint(out) else [])])
+        what = "go on with" if has_checkpoint(out) else "interrupted before the first checkpoint; start again with"
+        print(f"\n{what}: {again}", file=sys.stderr)
+        return 130
+    top5 = "" if result.top5 is None else f", top-5 {result.top5:.1f} %"
+    print(f"top-1 {result.top1:.1f} %{top5} in {result.seconds:.0f} s, {result.images_per_second:.0f} images/s")
+    print(f'model: {result.model}  (timm.create_model("local-dir:{result.model}", pretrained=True))')
+    print(f"curves: {out / 'metrics.jsonl'}, or tensorboard --logdir {out}")
+    return 0

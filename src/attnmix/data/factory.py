@@ -1,0 +1,120 @@
+"""`create_datasets`: from a data set's name to a training and an evaluation set ready for a loader."""
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnmix.data._nearest import check_keys, nearest
+from attnmix.data.digits import Digits
+from attnmix.data.digits_in_scenes import DigitsInScenes
+from attnmix.data.folder import check_same_classes, open_folder, split_folder
+from attnmix.data.labelled import LabelledImages
+from attnmix.data.timm_sets import PREFIXES, open_timm_set
+from attnmix.data.transforms import Transform, create_transforms
+
+_logger = logging.getLogger(__name__)
+
+EMBEDDED: dict[str, tuple[Callable[..., DigitsInScenes | Digits], str]] = {
+    "digits-in-scenes": (
+        DigitsInScenes,
+        "embedded: 10 real handwritten digits in cluttered scenes, 48x48, with object masks and boxes",
+    ),
+    "digits": (Digits, "embedded: scikit-learn's 1797 handwritten digits as they are, 8x8"),
+}
+_FOLDER_KEYS = ("class_map",)
+
+
+def known_data() -> dict[str, str]:
+    """Every name or form of name that `create_datasets` takes, with a line on each."""
+    return {
+        **{name: line for name, (_, line) in EMBEDDED.items()},
+        "FOLDER": "a folder path: train/CLASS/*.jpg and val/CLASS/*.jpg",
+        **{f"{prefix}/NAME": f"{what}, through timm" for prefix, (what, _) in PREFIXES.items()},
+    }
+
+
+def create_datasets(
+    name: str,
+    *,
+    input_size: Sequence[int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    train_split: str = "train",
+    eval_split: str = "validation",
+    augment: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+) -> tuple[LabelledImages, LabelledImages]:
+    """The training and the evaluation set of a name, each giving (tensor of `input_size`, int label).
+
+    Args:
+        name: "digits-in-scenes", "digits", a folder, or a timm name such as "torch/cifar10" (`known_data`).
+        input_size: (channels, height, width) of the model.
+        mean: per channel, as the model expects.
+        std: likewise.
+        train_split: split to train on. Choose settings on train-fit against validation (embedded sets).
+        eval_split: split to evaluate on.
+        augment: keywords of `timm.data.create_transform` for training (`create_transforms` says which reach
+            evaluation); left out, the embedded sets are not augmented and others get timm's defaults.
+        data_options: embedded sets: keywords of the class; folder: `class_map`; timm sets: `root`,
+            `download`, ...
+
+    Raises ValueError or FileNotFoundError that names the value at fault and what would be right.
+    """
+    options = dict(data_options or {})
+    embedded = name.replace("_", "-")
+    prefix = name.partition("/")[0].lower() if "/" in name else ""
+    is_embedded = embedded in EMBEDDED
+    if is_embedded and augment is None:
+        augment = {"no_aug": True}
+    training, evaluation = create_transforms(
+        input_size, mean=mean, std=std, augment=augment, whole_image=is_embedded
+    )
+    if is_embedded:
+        open_split = _embedded_opener(embedded, input_size, options)
+        if train_split == "train" and eval_split == "validation":
+            _logger.warning(
+                "%s: validation shares its originals with train; train on train-fit, or evaluate on test",
+                name,
+            )
+        return open_split(train_split, training), open_split(eval_split, evaluation)
+    if prefix in PREFIXES:
+        train, held_out = (
+            open_timm_set(name, split, is_training=is_training, options=options, transform=transform)
+            for split, is_training, transform in (
+                (train_split, True, training),
+                (eval_split, False, evaluation),
+            )
+        )
+    else:
+        root = _existing_folder(name)
+        check_keys("data_options", options, _FOLDER_KEYS)
+        train, held_out = (
+            open_folder(split_folder(root, split), options=options, transform=transform)
+            for split, transform in ((train_split, training), (eval_split, evaluation))
+        )
+    check_same_classes(train.class_names, held_out.class_names, repr(name))
+    return train, held_out
+
+
+def _embedded_opener(
+    name: str, input_size: Sequence[int], options: dict[str, Any]
+) -> Callable[[str, Transform], LabelledImages]:
+    data_class, _ = EMBEDDED[name]
+    known = set(inspect.signature(data_class).parameters) - {"split", "transform"}
+    check_keys(f"data_options ({name})", options, known)
+    if "size" in known:
+        options.setdefault("size", max(input_size[1:]))
+    return lambda split, transform: data_class(split, transform=transform, **options)
+
+
+def _existing_folder(name: str) -> Path:
+    root = Path(name).expanduser()
+    if root.is_dir():
+        return root
+    forms = list(known_data())
+    message = f"{nearest(name, forms)}; known: {', '.join(forms)}"
+    if "/" in name or name.startswith((".", "~")):
+        raise FileNotFoundError(f"no folder {name!r}{message}")
+    raise ValueError(f"unknown data {name!r}, and no folder of this name{message}")

@@ -1,0 +1,145 @@
+"""What every data set of this package offers, and the two wrappers that give it to timm's."""
+
+import logging
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset
+
+_logger = logging.getLogger(__name__)
+
+# What Pillow raises for a file that is cut short, damaged, or no picture at all.
+_DECODE_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
+
+class LabelledImages(Dataset[tuple[Any, int]]):
+    """Images with an integer label each: item i is `(transform(RGB image), label)`.
+
+    `class_names[label]` names a label; `unreadable` lists the files found unreadable so far (others were
+    served in their place).
+    """
+
+    class_names: list[str]
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Names of the files that could not be read so far."""
+        return []
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class ReadableImages(LabelledImages):
+    """Serves the next readable image in place of one that cannot be read, and keeps account of it.
+
+    Each unreadable file is warned about once, by name, also when loader workers meet it: the account lies in
+    shared memory. More unreadable files than 1 % of the set and than `tolerated`: RuntimeError naming them.
+
+    Args:
+        size: number of samples.
+        load: index -> (PIL image or open binary file, label).
+        name_of: index -> the name by which a file is reported.
+        class_names: a name for each label.
+        transform: applied to the RGB image.
+        tolerated: as many unreadable files end no run, however small the set.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        load: Callable[[int], tuple[Any, int]],
+        name_of: Callable[[int], str],
+        *,
+        class_names: list[str],
+        transform: Callable[[Image.Image], Any] | None = None,
+        tolerated: int = 3,
+    ) -> None:
+        self.class_names = class_names
+        self.transform = transform
+        self.allowed_unreadable = max(tolerated, size // 100)
+        self._load = load
+        self._name_of = name_of
+        self._is_unreadable = torch.zeros(size, dtype=torch.bool).share_memory_()
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Names of the files that could not be read so far, by this process or its loader's workers."""
+        return [self._name_of(index) for index in self._is_unreadable.nonzero().flatten().tolist()]
+
+    def __len__(self) -> int:
+        return len(self._is_unreadable)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        size = len(self)
+        if not -size <= index < size:
+            raise IndexError(f"index {index} in a data set of {size} images")
+        for candidate in range(index % size, index % size + size):
+            try:
+                image, label = self._read(candidate % size)
+            except _DECODE_ERRORS as error:
+                self._report(candidate % size, error)
+            else:
+                return image if self.transform is None else self.transform(image), label
+        raise RuntimeError(f"none of the {size} images can be read: {', '.join(self.unreadable[:5])}")
+
+    def _read(self, index: int) -> tuple[Image.Image, int]:
+        source, label = self._load(index)
+        if isinstance(source, Image.Image):
+            return source.convert("RGB"), int(label)
+        with source, Image.open(source) as image:
+            return image.convert("RGB"), int(label)  # decodes every pixel, so that a cut-off file shows here
+
+    def _report(self, index: int, error: Exception) -> None:
+        if not self._is_unreadable[index]:
+            self._is_unreadable[index] = True
+            _logger.warning(
+                "unreadable image %s (%s): the next one stands in for it", self._name_of(index), error
+            )
+        count = int(self._is_unreadable.sum())
+        if count > self.allowed_unreadable:
+            names = self.unreadable
+            shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+            raise RuntimeError(
+                f"{count} of {len(self)} images cannot be read, more than the {self.allowed_unreadable} "
+                f"allowed; repair or remove them: {shown}"
+            ) from error
+
+
+class StreamedImages(LabelledImages, IterableDataset[tuple[Any, int]]):
+    """A timm `IterableImageDataset` (webdataset, Hugging Face streaming, TFDS) with class names."""
+
+    def __init__(self, stream: Any, *, class_names: list[str]) -> None:
+        self.stream = stream
+        self.class_names = class_names
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        return iter(self.stream)
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch's shuffle."""
+        self.stream.set_epoch(epoch)
+
+    def set_loader_cfg(self, num_workers: int | None = None) -> None:
+        """Tell the reader how many loader workers there will be, which its sample count depends on."""
+        self.stream.set_loader_cfg(num_workers=num_workers)

@@ -1,0 +1,70 @@
+"""Draw one of several methods at every step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnmix.backbone import BackboneView
+from attnmix.methods.base import MixMethod
+from attnmix.mixing import MixedBatch
+
+
+class Choice(MixMethod):
+    """One of several methods at every step, as DeiT switches between Mixup and CutMix.
+
+    All draws, the members' too, come from this method's one generator. By name: `"mixup+cutmix"`.
+
+    Args:
+        methods: the members.
+        weights: how often each is drawn, relative to the others; equally often by default.
+        seed: of the generator.
+
+    Raises:
+        ValueError: no member, members of different class counts, or weights that do not fit.
+    """
+
+    def __init__(
+        self, methods: Sequence[MixMethod], weights: Sequence[float] | None = None, *, seed: int = 0
+    ) -> None:
+        if not methods:
+            raise ValueError("Choice needs at least one method to choose from")
+        counts = sorted({method.num_classes for method in methods})
+        if len(counts) > 1:
+            raise ValueError(f"the methods to choose from have different class counts: {counts}")
+        super().__init__(num_classes=counts[0], smoothing=methods[0].smoothing, seed=seed)
+        weights = [1.0] * len(methods) if weights is None else [float(weight) for weight in weights]
+        if len(weights) != len(methods) or min(weights) < 0 or sum(weights) <= 0:
+            raise ValueError(
+                f"weights {weights} do not fit {len(methods)} methods: want one each, none negative, not all 0"
+            )
+        self.methods = nn.ModuleList(methods)
+        self.weights = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+        for method in methods:
+            method.generator = self.generator
+
+    @property
+    def mixup_share(self) -> float:
+        """Share of all steps that draw Mixup."""
+        shares = [method.mixup_share for method in self.methods]  # type: ignore[union-attr]
+        return float(self.weights @ torch.tensor(shares, dtype=torch.float64))
+
+    def bind(self, view: BackboneView) -> None:
+        """Bind every member."""
+        for method in self.methods:
+            method.bind(view)  # type: ignore[operator]
+
+    def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
+        """Mix as the drawn member does."""
+        return self._draw().mix(view, images)
+
+    def forward(self, view: BackboneView, images: Tensor, labels: Tensor) -> dict[str, Any]:
+        """The drawn member's step."""
+        return self._draw()(view, images, labels)
+
+    def _draw(self) -> MixMethod:
+        index = int(torch.multinomial(self.weights, 1, generator=self.generator))
+        method = self.methods[index]
+        assert isinstance(method, MixMethod)
+        return method

@@ -1,0 +1,47 @@
+"""Mixup (Zhang et al., 2018)."""
+
+from torch import Tensor
+
+from attnmix.backbone import BackboneView
+from attnmix.methods.base import MixMethod
+from attnmix.mixing import MixedBatch, MixSampler
+
+
+class Mixup(MixMethod):
+    """Mixup (Zhang et al., 2018): a weighted sum of two images, and of their labels by the same weight.
+
+    Args:
+        num_classes: classes of the labels.
+        prob: share of steps mixed at all.
+        mixup_alpha: the weight is drawn from Beta(alpha, alpha).
+        mode: one draw per `batch`, `pair` or `elem`.
+        pairing: partner by `flip`, `roll` or `shuffle`.
+        smoothing: label smoothing.
+        seed: of the method's generator.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        prob: float = 1.0,
+        mixup_alpha: float = 0.8,
+        mode: str = "batch",
+        pairing: str = "flip",
+        smoothing: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(num_classes=num_classes, smoothing=smoothing, seed=seed)
+        self.sampler = MixSampler(
+            prob=prob, mixup_prob=1.0, mixup_alpha=mixup_alpha, mode=mode, pairing=pairing
+        )
+
+    @property
+    def mixup_share(self) -> float:
+        """Share of all steps that draw Mixup."""
+        return self.sampler.prob
+
+    def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
+        """Draw and blend."""
+        batch, _, height, width = images.shape
+        return self.sampler.draw(batch, (height, width), self.generator).apply(images)

@@ -1,0 +1,79 @@
+"""The one table of methods, and how to make one by name."""
+
+import difflib
+import inspect
+from typing import Any
+
+from attnmix.methods.base import MixMethod
+from attnmix.methods.choice import Choice
+from attnmix.methods.cutmix import CutMix
+from attnmix.methods.mixup import Mixup
+from attnmix.methods.none import NoMix
+from attnmix.methods.smmix import SMMix
+from attnmix.methods.transmix import TransMix
+
+METHODS: dict[str, type[MixMethod]] = {
+    "none": NoMix,
+    "mixup": Mixup,
+    "cutmix": CutMix,
+    "transmix": TransMix,
+    "smmix": SMMix,
+}
+
+
+def method_options(name: str) -> dict[str, inspect.Parameter]:
+    """The options of a method by name, with their defaults; its bases' where it passes them on.
+
+    Raises:
+        ValueError: unknown name; the message has the nearest known one.
+    """
+    options: dict[str, inspect.Parameter] = {}
+    for cls in _find(name).__mro__:
+        if "__init__" not in vars(cls):
+            continue
+        passes_on = False
+        for option, parameter in inspect.signature(vars(cls)["__init__"]).parameters.items():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                options.setdefault(option, parameter)
+            passes_on = passes_on or parameter.kind is inspect.Parameter.VAR_KEYWORD
+        if not passes_on:
+            break
+    options.pop("num_classes")
+    return options
+
+
+def create_method(name: str, *, num_classes: int, **options: Any) -> MixMethod:
+    """Make a mixing method by name; `a+b` draws a or b at every step, with equal chances.
+
+    A dash in a name may be an underscore. Options of `a+b` go to every member that has them.
+
+    Raises:
+        ValueError: unknown name or option, naming the nearest known one; a value out of its range.
+    """
+    names = name.split("+")
+    accepted = {member: method_options(member) for member in names}
+    known = sorted(set().union(*accepted.values()))
+    for option in options:
+        if option not in known:
+            raise ValueError(f'{name} has no option "{option}"; {_nearest(option, known)}')
+    members = [
+        _find(member)(
+            num_classes=num_classes,
+            **{option: value for option, value in options.items() if option in accepted[member]},
+        )
+        for member in names
+    ]
+    return members[0] if len(members) == 1 else Choice(members, seed=options.get("seed", 0))
+
+
+def _find(name: str) -> type[MixMethod]:
+    found = METHODS.get(name.replace("_", "-"))
+    if found is None:
+        raise ValueError(f'no method "{name}"; {_nearest(name, list(METHODS))}')
+    return found
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    hint = f'did you mean "{near[0]}"? ' if near else ""
+    return f"{hint}Known: {', '.join(known)}"

@@ -1,0 +1,35 @@
+"""Pure tensors: what is drawn, where it is pasted, and what label follows. Knows no model."""
+
+from attnmix.mixing.draws import Blend, Keep, MixSampler, Paste
+from attnmix.mixing.grid import fold_tokens, grid_share, mask_to_grid
+from attnmix.mixing.mixed import MixedBatch
+from attnmix.mixing.regions import (
+    boxes_to_mask,
+    cutmix_boxes,
+    max_windows,
+    min_windows,
+    scale_boxes,
+    window_size,
+    window_sums,
+)
+from attnmix.mixing.targets import mix_targets, soft_targets
+
+__all__ = [
+    "Blend",
+    "Keep",
+    "MixSampler",
+    "MixedBatch",
+    "Paste",
+    "boxes_to_mask",
+    "cutmix_boxes",
+    "fold_tokens",
+    "grid_share",
+    "mask_to_grid",
+    "max_windows",
+    "min_windows",
+    "mix_targets",
+    "scale_boxes",
+    "soft_targets",
+    "window_size",
+    "window_sums",
+]

@@ -1,0 +1,12 @@
+"""Figures, tables and one self-contained HTML page, drawn from plain results (dicts and arrays)."""
+
+from attnmix.report.accuracy_cost import accuracy_cost as accuracy_cost
+from attnmix.report.confusion import confusion_matrix as confusion_matrix
+from attnmix.report.curves import learning_curves as learning_curves
+from attnmix.report.gallery import GalleryRow as GalleryRow
+from attnmix.report.gallery import gallery as gallery
+from attnmix.report.page import write_report as write_report
+from attnmix.report.table import control_table as control_table
+from attnmix.report.table import format_summary as format_summary
+from attnmix.report.table import summary_markdown as summary_markdown
+from attnmix.report.table import summary_table as summary_table

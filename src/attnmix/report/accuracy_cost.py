@@ -1,0 +1,155 @@
+"""Accuracy against cost, one labelled point for each method."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import Bbox
+
+from attnmix.report.results import Results, method_labels, number, pair, summary_of
+from attnmix.report.style import FAINT, RULE, as_written, calm, method_styles, new_figure, say, short
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where one method stands: step-time ratio to CutMix and top-1 in percent, each with its two ends."""
+
+    label: str
+    ratio: float
+    ratio_ends: tuple[float, float]
+    top1: float
+    top1_ends: tuple[float, float]
+
+
+def measured_points(results: Results) -> list[Point]:
+    """The methods of which both accuracy and step time are known, in order."""
+    points = []
+    for label in method_labels(results):
+        row = summary_of(results, label)
+        ratio, top1 = number(row.get("step_ratio")), number(row.get("top1_mean"))
+        if ratio is not None and top1 is not None:
+            ratio_ends = pair(row.get("step_interval")) or (ratio, ratio)
+            top1_ends = pair([row.get("top1_min"), row.get("top1_max")]) or (top1, top1)
+            points.append(Point(label, ratio, ratio_ends, top1, top1_ends))
+    return points
+
+
+def accuracy_cost(results: Results) -> Figure:
+    """Mean top-1 (bars: least to greatest seed) against the step-time ratio to CutMix (bars: its interval).
+
+    Methods without an accuracy or a step time are left out.
+    """
+    figure = new_figure(5.2, 4.2)
+    axes = figure.subplots()
+    calm(axes)
+    styles = method_styles(method_labels(results))
+    points = measured_points(results)
+    for point in points:
+        style = styles[point.label]
+        axes.errorbar(
+            [point.ratio],
+            [point.top1],
+            xerr=_reach(point.ratio, point.ratio_ends),
+            yerr=_reach(point.top1, point.top1_ends),
+            color=style.color,
+            marker=style.marker,
+            markersize=7,
+            linewidth=1.4,
+            capsize=2.5,
+        )
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_xlabel("time of a training step, CutMix = 1")
+    axes.set_ylabel("evaluation top-1 (%)")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    if points:
+        axes.margins(0.16, 0.12)
+        axes.axvline(1.0, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0.5)
+        _label(figure, axes, points, [styles[point.label].color for point in points])
+    else:
+        axes.set_xticks([])
+        axes.set_yticks([])
+        say(axes, "no method has both an accuracy and a step time yet")
+    return as_written(figure)
+
+
+def _reach(value: float, ends: tuple[float, float]) -> list[list[float]]:
+    """Matplotlib's error lengths [[below], [above]]; an end on the wrong side counts as none."""
+    return [[max(value - ends[0], 0.0)], [max(ends[1] - value, 0.0)]]
+
+
+def _label(figure: Figure, axes: Axes, points: Sequence[Point], colors: Sequence[str]) -> None:
+    """Write each point's name beside it where it covers no name, marker or bar; far ones get a leader."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # settles the layout, from which pixel positions follow
+    scale = figure.dpi / 72
+    to_pixels = axes.transData.transform
+    names = [short(point.label, 28) for point in points]
+    anchors = [to_pixels((point.ratio, point.top1)) for point in points]
+    one = to_pixels((1.0, 0.0))[0]
+    taken = [Bbox.from_extents(one - 1, axes.bbox.y0, one + 1, axes.bbox.y1)]
+    for point, (x, y) in zip(points, anchors, strict=True):
+        (left, bottom) = to_pixels((point.ratio_ends[0], point.top1_ends[0]))
+        (right, top) = to_pixels((point.ratio_ends[1], point.top1_ends[1]))
+        cap, radius = 3 * scale, 5 * scale
+        taken += [
+            Bbox.from_extents(x - cap, bottom - cap, x + cap, top + cap),
+            Bbox.from_extents(left - cap, y - cap, right + cap, y + cap),
+            Bbox.from_extents(x - radius, y - radius, x + radius, y + radius),
+        ]
+    renderer = canvas.get_renderer()
+    for name, anchor, color in zip(names, anchors, colors, strict=True):
+        probe = figure.text(0, 0, name, fontsize=9.5, parse_math=False)
+        size = np.asarray(probe.get_window_extent(renderer).size)
+        probe.remove()
+        center, distance = best_place(anchor, size, taken, axes.bbox, scale=scale)
+        taken.append(_box(center, size))
+        note = axes.annotate(
+            name,
+            xy=tuple(anchor / scale),
+            xycoords="figure points",
+            xytext=tuple(center / scale),
+            textcoords="figure points",
+            ha="center",
+            va="center",
+            fontsize=9.5,
+            color=color,
+            arrowprops={"arrowstyle": "-", "color": RULE, "shrinkB": 5} if distance > 16 else None,
+        )
+        note.set_in_layout(False)
+
+
+def best_place(
+    anchor: np.ndarray, size: np.ndarray, taken: Sequence[Bbox], frame: Bbox, *, scale: float = 1.0
+) -> tuple[np.ndarray, float]:
+    """Centre for a box of `size` near `anchor` that covers least of `taken` and leaves `frame` least.
+
+    Places are tried from near to far, right first; the first free one wins. Returns the centre in pixels and
+    the gap in points between anchor and box.
+    """
+    best, best_gap, least = np.asarray(anchor, dtype=float), 0.0, np.inf
+    for gap in (8.0, 14.0, 22.0, 32.0, 46.0):
+        for across, up in ((1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1)):
+            reach = gap * scale * (0.75 if across and up else 1.0)
+            center = anchor + np.array([across, up]) * (reach + np.array([size[0] / 2, size[1] / 2]))
+            box = _box(center, size)
+            inside = _shared(box, frame)
+            cost = sum(_shared(box, other) for other in taken) + 4 * (box.width * box.height - inside)
+            if cost < least - 1e-6:
+                best, best_gap, least = center, gap, cost
+            if cost <= 1e-6:
+                return best, best_gap
+    return best, best_gap
+
+
+def _box(center: np.ndarray, size: np.ndarray) -> Bbox:
+    return Bbox.from_bounds(*(np.asarray(center) - np.asarray(size) / 2), *size)
+
+
+def _shared(one: Bbox, other: Bbox) -> float:
+    """Area that two boxes share, in square pixels."""
+    overlap = Bbox.intersection(one, other)
+    return 0.0 if overlap is None else float(overlap.width * overlap.height)

@@ -1,0 +1,174 @@
+"""`MixTask`: a model and a mixing method as one timm training task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from timm.task import TrainingTask
+from timm.utils import ModelEmaV3, unwrap_model
+from torch import Tensor, nn
+
+from attnmix.backbone import BackboneView
+from attnmix.methods import MixMethod
+from attnmix.mixing import MixedBatch
+
+
+class MixingModel(nn.Module):
+    """Everything that is trained: the model and what the method adds to it. Its forward is a whole step."""
+
+    def __init__(self, model: nn.Module, method: MixMethod) -> None:
+        super().__init__()
+        self.view = BackboneView(model)
+        self.model = self.view.model
+        self.method = method
+        method.bind(self.view)
+
+    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Any]:
+        """See `MixTask.forward`."""
+        return self.method(self.view, images, labels)
+
+    def no_weight_decay(self) -> set[str]:
+        """The model's own list, which timm's optimizer factory asks for."""
+        names = self.model.no_weight_decay() if hasattr(self.model, "no_weight_decay") else set()
+        return {f"model.{name}" for name in names}
+
+
+class MixTask(TrainingTask):
+    """Trains a timm model on mixed images: drops into timm's training loop or any loop that calls a module.
+
+    Everything, an extra forward included, happens inside one call, so one DistributedDataParallel around the
+    task or its trainable module is right. Parameters that a method adds are trained and saved with the model's
+    and are no part of `get_eval_model()`.
+
+    Args:
+        model: an unmodified timm model, compiled or not.
+        method: from `attnmix.create_method`.
+        device: where the task is; by default the model's device.
+        dtype: by default the model's parameters' type.
+        verbose: kept for timm's loop.
+
+    Raises:
+        ValueError: the model and the method do not fit, by class count, token layout or what the method reads.
+    """
+
+    trainable_module: nn.Module
+    trainable_module_ema: ModelEmaV3
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: MixMethod,
+        *,
+        device: torch.device | None = None,
+        dtype: torch.dtype | None = None,
+        verbose: bool = False,
+    ) -> None:
+        like = next(model.parameters())
+        super().__init__(device=device or like.device, dtype=dtype or like.dtype, verbose=verbose)
+        self.trainable_module = MixingModel(model, method)
+        if self.view.num_classes != method.num_classes:
+            raise ValueError(
+                f"the model has {self.view.num_classes} classes, the method {method.num_classes}; create the "
+                f"model with num_classes={method.num_classes}, or the method with {self.view.num_classes}"
+            )
+
+    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Any]:  # type: ignore[override]
+        """Mix a batch, run the model on it, and return the loss.
+
+        Args:
+            images: `[B, C, H, W]` float, left as they are.
+            labels: `[B]` int64, or `[B, num_classes]` soft.
+
+        Returns:
+            `loss`, a scalar; `output`, logits `[B, num_classes]`, row i of image i; `target`,
+            `[B, num_classes]` float32, rows sum to 1; `losses`, named scalars that sum to the loss; `mixed`,
+            the `MixedBatch`.
+
+        Raises:
+            ValueError: images or labels of another shape or type, a label outside 0..C-1, a side that is no
+                multiple of the patch.
+        """
+        self._check(images, labels)
+        return self.trainable_module(images, labels)
+
+    @torch.no_grad()
+    def mix(self, images: Tensor, labels: Tensor) -> MixedBatch:
+        """Mix pixels only, to look at them; draws from the method's generator as a step does."""
+        self._check(images, labels)
+        return self.method.mix(self.view, images)
+
+    @property
+    def view(self) -> BackboneView:
+        """The model as the methods see it."""
+        return unwrap_model(self.trainable_module).view
+
+    @property
+    def method(self) -> MixMethod:
+        """The mixing method."""
+        return unwrap_model(self.trainable_module).method
+
+    def prepare_distributed(self, device_ids: list | None = None, **ddp_kwargs: Any) -> MixTask:
+        """Wrap the trainable module in DistributedDataParallel."""
+        self.trainable_module = nn.parallel.DistributedDataParallel(
+            self.trainable_module, device_ids=device_ids, **ddp_kwargs
+        )
+        return self
+
+    def compile(self, backend: str = "inductor", mode: str | None = None, **options: Any) -> nn.Module:
+        """Compile the model, both for whole forwards and where a method reads its final tokens."""
+        self.eval_model = self.view.compile(backend=backend, mode=mode, **options)
+        return self.eval_model
+
+    def get_eval_model(self, module: nn.Module | None = None, ema: bool = False) -> nn.Module | None:
+        """The plain timm model, without what the method added; `ema` for its moving average."""
+        if module is not None:
+            return module
+        if ema:
+            return self.trainable_module_ema.module if self.has_ema() else None
+        return getattr(self, "eval_model", self.view.model)
+
+    def setup_ema(
+        self,
+        decay: float = 0.9999,
+        use_warmup: bool = False,
+        device: torch.device | None = None,
+        **options: Any,
+    ) -> nn.Module:
+        """Keep a moving average of the model; what the method added is not averaged, as nothing uses it."""
+        self.trainable_module_ema = ModelEmaV3(
+            self.view.model, decay=decay, use_warmup=use_warmup, device=device, **options
+        )
+        return self.trainable_module_ema
+
+    def update_ema(self, step: int | None = None) -> None:
+        """Move the average towards the model."""
+        if self.has_ema():
+            self.trainable_module_ema.update(self.view.model, step=step)
+
+    def get_task_state(self, module: nn.Module | None = None, ema: bool = False) -> dict[str, Any]:
+        """What a checkpoint needs beside the model: the method's parameters and its generator's state."""
+        if ema:
+            return {}
+        return {"method": self.method.state_dict(), "generator": self.method.generator.get_state()}
+
+    def load_task_state(
+        self,
+        state: dict[str, Any] | None,
+        strict: bool = True,
+        module: nn.Module | None = None,
+        ema: bool = False,
+    ) -> None:
+        """Put back what `get_task_state` gave."""
+        if state and not ema:
+            self.method.load_state_dict(state["method"], strict=strict)
+            self.method.generator.set_state(state["generator"].cpu())
+
+    def _check(self, images: Tensor, labels: Tensor) -> None:
+        if images.ndim != 4 or not images.is_floating_point():
+            raise ValueError(
+                f"images of shape {tuple(images.shape)} and type {images.dtype}: want [B, C, H, W] floats"
+            )
+        if len(labels) != len(images):
+            raise ValueError(f"{len(images)} images but {len(labels)} labels")
+        self.view.grid_size(images.shape[-2:])

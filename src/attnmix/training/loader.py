@@ -1,0 +1,82 @@
+"""Loaders whose batches depend on the seed and the epoch alone: not on the method, nor on the workers."""
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from attnmix.training.recipe import Recipe
+
+__all__ = ["ReproducibleItems", "create_loaders", "set_epoch"]
+
+
+class ReproducibleItems(Dataset):
+    """A data set whose random transforms depend on (seed, epoch, index) alone.
+
+    timm's and torchvision's transforms draw from the global generators, which the model draws from too:
+    without this, one more draw in the model would change every image after it.
+    """
+
+    def __init__(self, dataset: Any, *, seed: int) -> None:
+        self.dataset = dataset
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch's augmentations."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        outside = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        words = np.random.SeedSequence([self.seed, self.epoch, index]).generate_state(3)
+        torch.default_generator.manual_seed(int(words[0]))  # the CPU's alone
+        random.seed(int(words[1]))
+        np.random.seed(words[2])
+        try:
+            return self.dataset[index]
+        finally:
+            torch.set_rng_state(outside[0])
+            random.setstate(outside[1])
+            np.random.set_state(outside[2])
+
+
+def create_loaders(
+    train_data: Any, eval_data: Any, recipe: Recipe, accelerator: Accelerator
+) -> tuple[DataLoader, DataLoader]:
+    """Return the loaders of training and evaluation, shared out among the processes by Accelerate.
+
+    Call `set_epoch(train_loader, epoch)` before each epoch. Streaming data sets share themselves out.
+    """
+    options: dict[str, Any] = {
+        "batch_size": recipe.batch_size,
+        "num_workers": recipe.loader.workers,
+        "pin_memory": recipe.loader.pin and accelerator.device.type == "cuda",
+    }
+    loaders = []
+    for data, is_training in ((train_data, True), (eval_data, False)):
+        if isinstance(data, IterableDataset):
+            if hasattr(data, "set_loader_cfg"):
+                data.set_loader_cfg(num_workers=recipe.loader.workers)
+            loaders.append(DataLoader(data, **options))
+            continue
+        if is_training and not recipe.augment.no_aug:
+            data = ReproducibleItems(data, seed=recipe.seed)
+        # The worker seeds come from this generator, not from the global one that the model uses.
+        generator = torch.Generator().manual_seed(recipe.seed)
+        loader = DataLoader(data, shuffle=is_training, generator=generator, **options)
+        loaders.append(accelerator.prepare_data_loader(loader))
+    return loaders[0], loaders[1]
+
+
+def set_epoch(loader: DataLoader, epoch: int) -> None:
+    """Choose the epoch's order and augmentations."""
+    if hasattr(loader, "set_epoch"):  # Accelerate's: passes it to the sampler
+        loader.set_epoch(epoch)
+    if hasattr(loader.dataset, "set_epoch"):
+        loader.dataset.set_epoch(epoch)

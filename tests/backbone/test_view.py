@@ -1,0 +1,88 @@
+import pytest
+import timm
+import torch
+from torch import nn
+
+from attnmix.backbone import BackboneView
+
+FAMILIES = [
+    ("class token", {}, 1, True),
+    ("no class token", {"class_token": False, "global_pool": "avg"}, 0, False),
+    ("class and registers", {"reg_tokens": 3}, 4, True),
+    ("registers only", {"class_token": False, "reg_tokens": 2, "global_pool": "avg"}, 2, False),
+    ("class token, averaged", {"global_pool": "avg"}, 1, True),
+    ("attention pool", {"class_token": False, "global_pool": "map"}, 0, True),
+]
+
+
+@pytest.mark.parametrize(("options", "prefix", "class_row"), [f[1:] for f in FAMILIES], ids=[f[0] for f in FAMILIES])
+def test_forward_tokens_gives_the_models_own_logits_and_the_grids_tokens(make_vit, options, prefix, class_row):
+    model = make_vit(**options).eval()
+    view = BackboneView(model)
+    images = torch.randn(2, 3, 16, 24)
+    logits, tokens = view.forward_tokens(images)
+    assert logits.equal(model(images))
+    assert tokens.equal(model.forward_features(images)[:, prefix:])
+    assert tokens.shape == (2, 24, view.embed_dim)
+    assert view.num_prefix_tokens == prefix
+    assert view.has_class_row is class_row
+
+
+def test_classify_is_head_for_a_class_token_and_norm_then_head_for_an_average(make_vit):
+    pooled = torch.randn(3, 24)
+    model = make_vit().eval()
+    assert torch.allclose(BackboneView(model).classify(pooled), model.head(pooled), atol=1e-6)
+    model = make_vit(class_token=False, global_pool="avg", fc_norm=True).eval()
+    assert torch.allclose(BackboneView(model).classify(pooled), model.head(model.fc_norm(pooled)), atol=1e-5)
+
+
+def test_a_distilled_model_is_classified_by_the_mean_of_its_two_heads():
+    model = timm.create_model("deit_tiny_distilled_patch16_224", img_size=32, depth=1, num_classes=4)
+    nn.init.normal_(model.head.weight)
+    nn.init.normal_(model.head_dist.weight)
+    view = BackboneView(model)
+    pooled, images = torch.randn(2, 192), torch.randn(2, 3, 32, 32)
+    both = (model.head(pooled) + model.head_dist(pooled)) / 2
+    assert torch.allclose(view.classify(pooled), both, atol=1e-5)
+    model.set_distilled_training(True)
+    assert torch.allclose(view.classify(pooled), both, atol=1e-5)
+    assert view(images).shape == (2, 4)
+
+
+def test_grid_follows_the_image():
+    view = BackboneView(timm.create_model("vit_tiny_patch16_224", img_size=(32, 64), depth=1))
+    assert view.grid_size((32, 64)) == (2, 4)
+    with pytest.raises(ValueError, match="image height 50 is not a multiple of the patch, 16 pixels; 48 would be"):
+        view.grid_size((50, 64))
+    with pytest.raises(ValueError, match="image width 7 is not"):
+        view.grid_size((32, 7))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "swin_tiny_patch4_window7_224", "test_convnext", "xcit_nano_12_p16_224"])
+def test_other_families_are_refused_by_name(name):
+    model = timm.create_model(name)
+    with pytest.raises(ValueError, match=f"{type(model).__name__} .*supported are timm's VisionTransformer"):
+        BackboneView(model)
+
+
+def test_patches_dropped_in_training_are_refused(make_vit):
+    BackboneView(make_vit()).require_all_tokens()
+    with pytest.raises(ValueError, match="drops 25% of its patches.*patch_drop_rate=0"):
+        BackboneView(make_vit(patch_drop_rate=0.25)).require_all_tokens()
+
+
+def test_evaluating_gives_each_module_its_flag_back_also_after_an_exception(make_vit):
+    model = make_vit().train()
+    model.blocks[1].eval()  # frozen by the user
+    flags = [module.training for module in model.modules()]
+    with BackboneView(model).evaluating():
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == flags
+
+    def fail():
+        with BackboneView(model).evaluating():
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
+    assert [module.training for module in model.modules()] == flags
