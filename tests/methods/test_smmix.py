@@ -1,0 +1,218 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import attnmix
+from attnmix.methods.smmix import consistency_target, fine_loss, max_min_windows
+from tests import references
+from tests.conftest import NUM_CLASSES
+
+GRIDS = {"square": (16, 16), "not square": (16, 24)}
+MODELS = {
+    "class token": {},
+    "registers": {"reg_tokens": 2},
+    "averaged": {"class_token": False, "global_pool": "avg"},
+    "averaged then normed": {"class_token": False, "global_pool": "avg", "fc_norm": True},
+}
+
+
+def make_task(model, **options):
+    options = {"mixup_prob": 0.0, **options}
+    return attnmix.MixTask(model, attnmix.create_method("smmix", num_classes=NUM_CLASSES, **options))
+
+
+def make_batch(batch, size=(16, 24)):
+    return torch.randn(batch, 3, *size), torch.arange(batch) % NUM_CLASSES
+
+
+def windows(mixed, patch=4):
+    """Of each sample: top left of the target and of the source window, and their size, in tokens."""
+    draw = mixed.draw
+    target = draw.box[:, :2] // patch
+    return target.tolist(), (target + draw.offset // patch).tolist(), (draw.box[0, 2:] // patch).tolist()
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.parametrize("size", GRIDS.values(), ids=GRIDS)
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_windows_equal_a_brute_force_search_on_the_unfused_models_attention(make_vit, batch, size, options):
+    model = make_vit(img_size=size, **options)
+    task, (images, labels) = make_task(model), make_batch(batch, size)
+    attention = references.image_attention(copy.deepcopy(model).eval(), images)
+    attention = attention.reshape(batch, size[0] // 4, size[1] // 4)
+    for _ in range(4):
+        mixed = task.mix(images, labels)
+        target, source, window = windows(mixed)
+        for i, partner in enumerate(mixed.source_index.tolist()):
+            least = references.best_window(attention[i], window, largest=False)
+            most = references.best_window(attention[partner], window, largest=True)
+            assert tuple(target[i]) == least
+            assert tuple(source[i]) == (least if partner == i else most)
+            (t, left), (st, sl) = [(4 * a, 4 * b) for a, b in (target[i], source[i])]
+            height, width = 4 * window[0], 4 * window[1]
+            wanted = images[i].clone()
+            wanted[:, t : t + height, left : left + width] = images[partner, :, st : st + height, sl : sl + width]
+            assert mixed.images[i].equal(wanted)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.parametrize("size", GRIDS.values(), ids=GRIDS)
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_losses_equal_hand_written_ones(make_vit, batch, size, options):
+    model = make_vit(img_size=size, **options)
+    task, (images, labels) = make_task(model), make_batch(batch, size)
+    out = task(images, labels)
+    mixed = out["mixed"]
+    smoothed = [references.smooth(label, NUM_CLASSES, 0.1) for label in labels.tolist()]
+    features = model.forward_features(mixed.images)
+    with torch.no_grad():
+        clean = copy.deepcopy(model).eval()(images)
+
+    fine, consistency = [], []
+    target, _, window = windows(mixed)
+    for i, partner in enumerate(mixed.source_index.tolist()):
+        inside, outside = [], []
+        for row in range(size[0] // 4):
+            for column in range(size[1] // 4):
+                token = features[i, model.num_prefix_tokens + row * (size[1] // 4) + column]
+                hit = 0 <= row - target[i][0] < window[0] and 0 <= column - target[i][1] < window[1]
+                (inside if hit else outside).append(token)
+        of_source, of_target = (
+            model.head(model.fc_norm(torch.stack(tokens).mean(dim=0))) for tokens in (inside, outside)
+        )
+        fine.append(
+            (references.cross_entropy(of_source, smoothed[partner]) + references.cross_entropy(of_target, smoothed[i]))
+            / 2
+        )
+        weight = window[0] * window[1] / (size[0] * size[1] / 16)
+        teacher = weight * clean[partner].softmax(0) + (1 - weight) * clean[i].softmax(0)
+        student = out["output"][i].log_softmax(0)
+        consistency.append((teacher * (teacher.log() - student)).sum())
+        assert mixed.source_weight[i].item() == pytest.approx(weight)
+    assert torch.allclose(out["losses"]["fine"], torch.stack(fine).mean(), atol=1e-5)
+    assert torch.allclose(out["losses"]["consistency"], torch.stack(consistency).mean(), atol=1e-5)
+
+
+def test_consistency_target_two_ways():
+    logits = torch.randn(2, 3)
+    weight, partner = torch.tensor([0.25, 0.5]), torch.tensor([1, 0])
+    literal = consistency_target(logits, partner, weight)
+    authors = consistency_target(logits, partner, weight, mix="logits")
+    assert torch.allclose(literal[0], 0.75 * logits[0].softmax(0) + 0.25 * logits[1].softmax(0))
+    assert torch.allclose(authors[0], (0.75 * logits[0] + 0.25 * logits[1]).softmax(0))
+    assert torch.allclose(literal.sum(1), torch.ones(2))
+
+
+def test_a_window_over_the_whole_grid_trains_the_source_alone():
+    tokens, targets = torch.randn(1, 4, 3, requires_grad=True), torch.eye(3)[:1]
+    loss = fine_loss(lambda t: t, tokens, torch.ones(1, 4, dtype=torch.bool), targets, torch.tensor([0]))
+    wanted = references.cross_entropy(tokens.mean(dim=1)[0], targets[0]) / 2
+    assert torch.allclose(loss, wanted)
+    loss.backward()
+    assert tokens.grad.isfinite().all()
+
+
+def test_the_clean_pass_is_as_at_inference_and_leaves_no_mark(make_vit):
+    model = make_vit(drop_path_rate=0.5, proj_drop_rate=0.3).train()
+    model.fc_norm = nn.Identity()
+    model.norm_pre = nn.BatchNorm1d(25)  # statistics that a training-mode pass would move
+    task, (images, labels) = make_task(model), make_batch(4)
+    reference = copy.deepcopy(model).eval()
+    before = copy.deepcopy(model.state_dict())
+    state = torch.get_rng_state()
+    mixed, guide = task.method._mix(task.view, images)
+    assert torch.allclose(guide.clean_logits, reference(images), atol=1e-6)
+    assert not guide.clean_logits.requires_grad
+    assert torch.get_rng_state().equal(state)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert model.training
+    assert model.blocks[0].training
+
+
+def test_mixup_steps_have_neither_window_nor_clean_pass(make_vit):
+    model = make_vit()
+    calls = []
+    model.register_forward_pre_hook(lambda *_: calls.append(1))
+    out = make_task(model, mixup_prob=1.0)(*make_batch(4))
+    assert out["mixed"].source_mask is None
+    assert list(out["losses"]) == ["classification"]
+    assert len(calls) == 1
+
+
+def test_token_head_is_trained_saved_and_not_exported(make_vit):
+    task = make_task(make_vit(), token_head=True)
+    out = task(*make_batch(4))
+    out["loss"].backward()
+    head = task.method.token_head
+    assert head.weight.shape == (NUM_CLASSES, 24)
+    assert head.weight.grad.abs().sum() > 0
+    trained = dict(task.get_trainable_module().named_parameters())
+    assert any(parameter is head.weight for parameter in trained.values())
+    assert any("token_head" in key for key in task.state_dict())
+    assert "weight" in str(task.get_task_state()["method"].keys())
+    assert not any("token_head" in key for key in task.get_eval_model().state_dict())
+
+
+def test_token_head_gets_a_gradient_in_every_step_even_of_mixup(make_vit):
+    task = make_task(make_vit(), token_head=True, mixup_prob=1.0)
+    task(*make_batch(4))["loss"].backward()
+    assert task.method.token_head.weight.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "differs"),
+    [
+        ({"block": 0}, "images"),
+        ({"side_ratio": (0.5, 0.5)}, "weight"),
+        ({"side_ratio": (0.0, 1.0)}, "weight"),
+        ({"side_law": "integer"}, "weight"),
+        ({"fine": False}, "losses"),
+        ({"consistency": False}, "losses"),
+        ({"consistency_mix": "logits"}, "consistency"),
+        ({"token_head": True}, "fine"),
+    ],
+)
+def test_every_option_changes_the_step(make_vit, options, differs):
+    model, (images, labels) = make_vit(img_size=(32, 48)), make_batch(8, (32, 48))
+    default, other = make_task(model), make_task(model, **options)
+    pairs = [(default(images, labels), other(images, labels)) for _ in range(6)]
+
+    def changed(one, two):
+        return {
+            "images": not one["mixed"].images.equal(two["mixed"].images),
+            "weight": not one["mixed"].source_weight.equal(two["mixed"].source_weight),
+            "losses": set(one["losses"]) != set(two["losses"]),
+        }.get(differs, False) or (
+            differs in one["losses"] and not torch.allclose(one["losses"][differs], two["losses"][differs])
+        )
+
+    assert any(changed(one, two) for one, two in pairs)
+
+
+def test_one_side_ratio_draws_every_size_between_its_ends(make_vit):
+    task, (images, labels) = make_task(make_vit(img_size=32)), make_batch(2, (32, 32))
+    sides = {windows(task.mix(images, labels))[2][0] for _ in range(60)}
+    assert sides == {2, 3, 4, 5}
+
+
+def test_max_min_windows_of_a_self_partner_coincide():
+    attention = torch.rand(3, 4, 5)
+    source, target = max_min_windows(attention, torch.tensor([2, 1, 0]), (2, 2))
+    assert source[1].equal(target[1])
+    assert not source[0].equal(target[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"side_law": "even"}, 'side_law is "even", but must be one of ratio, integer'),
+        ({"consistency_mix": "mean"}, 'consistency_mix is "mean"'),
+        ({"side_ratio": (0.8, 0.2)}, r"side_ratio is \(0.8, 0.2\)"),
+        ({"token_head": True, "fine": False}, "needs fine=True"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        attnmix.create_method("smmix", num_classes=3, **options)
