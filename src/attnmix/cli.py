@@ -17,6 +17,7 @@ from attnmix.training.recipe import load_recipe, nearest, recipe_defaults
 # A command is a module of attnmix.commands: see there.
 COMMANDS = {
     "train": "attnmix.commands.train",
+    "compare": "attnmix.commands.compare",
     "list": "attnmix.commands.list",
 }
 
@@ -78,7 +79,7 @@ def _typed(parser: jsonargparse.ArgumentParser, defaults: dict[str, object]) -> 
 
 
 def _check_options(parser: jsonargparse.ArgumentParser, words: list[str]) -> None:
-    """Unknown options end here, with the nearest known one; `--method_options.anything` is for the method to check."""
+    """Unknown options end here, with the nearest known one; what method, model and data take, they check."""
     known = set(parser._option_string_actions)
     for word in words:
         option = word.partition("=")[0]
@@ -87,7 +88,9 @@ def _check_options(parser: jsonargparse.ArgumentParser, words: list[str]) -> Non
         if option.rpartition(".")[0] in ("--model_options", "--data_options", "--method_options"):
             continue
         # Look among the last parts too: `--weight_decay` is meant as `--optimizer.weight_decay`.
-        same = [name for name in known if name.rpartition(".")[2] == option.removeprefix("--").replace("-", "_")]
+        same = [
+            name for name in known if name.rpartition(".")[2] == option.removeprefix("--").replace("-", "_")
+        ]
         hint = f"; did you mean '{same[0]}'?" if same else nearest(option, known)
         raise ValueError(f"unknown option '{option}'{hint}")
 
@@ -99,7 +102,12 @@ def _help() -> str:
     for name, module in COMMANDS.items():
         first = (importlib.import_module(module).__doc__ or "").partition("\n")[0]
         lines.append(f"  {name:8} {first}")
-    lines += ["", "examples:", "  attnmix train quickstart --method smmix --out runs/smmix", "  attnmix list methods"]
+    lines += [
+        "",
+        "examples:",
+        "  attnmix train quickstart --method smmix --out runs/smmix",
+        "  attnmix list methods",
+    ]
     lines += ["", "`attnmix COMMAND --help` tells more; --debug shows where an error came from."]
     return "\n".join(lines)
 

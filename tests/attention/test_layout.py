@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnmix.attention.layout import has_class_token, prefix_tokens
+from attnmix.attention.layout import default_prefix_tokens, has_class_token, prefix_tokens
 
 VIT = [(17, 17)] * 3
 CAIT = [(16, 16), (16, 16), (1, 17), (1, 17)]
@@ -41,3 +41,16 @@ def test_class_token_is_told_from_registers():
     model = with_parameter("cls_token")
     model.cls_token = None
     assert not has_class_token(model, 1)
+
+
+def test_default_prefix_tokens():
+    model = with_parameter("weight")
+    assert default_prefix_tokens(model) == 0
+    model.num_prefix_tokens = 2
+    assert default_prefix_tokens(model) == 2
+
+
+@pytest.mark.parametrize("name", ["cls_token", "cls_token_0", "class_token", "register_tokens"])
+def test_prefix_tokens_that_nobody_counted_raise(name):
+    with pytest.raises(ValueError, match=r"Module has a class or register token .* pass num_prefix_tokens="):
+        default_prefix_tokens(with_parameter(name))

@@ -54,11 +54,14 @@ def test_every_spelling_of_softmax_is_seen_once(softmax):
     assert recorder.shapes == [(5, 5)]
 
 
-def test_other_softmaxes_are_not_attention():
+def test_other_shapes_are_not_counted():
     with AttentionRecorder(None) as recorder:
         torch.randn(2, 3, 5, 5).softmax(1)
         torch.randn(2, 10).softmax(-1)
         F.softmax(torch.randn(2, 3, 5), dim=-1)
+        with pytest.warns(UserWarning, match="Implicit dimension choice"):
+            F.softmax(torch.randn(2, 3, 5, 5))
+        F.scaled_dot_product_attention(QUERY[None], QUERY[None], QUERY[None])
     assert recorder.shapes == []
 
 

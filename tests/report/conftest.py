@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from attnmix.report import GalleryRow
 
@@ -140,3 +142,8 @@ def broken(results: dict[str, Any]) -> dict[str, Any]:
     broken["summary"][1].update(seeds=1, top1_std=None, step_interval=None, label_content_se=None)
     del broken["versions"], broken["machine"], broken["notes"], broken["created"]
     return broken
+
+
+def texts(figure: Figure) -> list[str]:
+    """Everything that is written in a figure."""
+    return [text.get_text() for text in figure.findobj(Text) if text.get_text()]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-_CLASS_TOKENS = frozenset({"cls_token", "class_token"})
-_REGISTERS = frozenset({"reg_token", "reg_tokens", "register_token", "register_tokens"})
+_CLASS_TOKENS = ("cls_token", "class_token")
+_REGISTERS = ("reg_token", "register_token")
 
 
 def has_class_token(model: nn.Module, num_prefix_tokens: int) -> bool:
@@ -14,10 +14,25 @@ def has_class_token(model: nn.Module, num_prefix_tokens: int) -> bool:
         return False
     if hasattr(model, "cls_token"):  # timm: None where there are registers alone
         return model.cls_token is not None
-    names = {
-        name.rpartition(".")[2] for name, _ in model.named_parameters()
-    }  # elsewhere: inside an embedding
-    return bool(names & _CLASS_TOKENS) or not names & _REGISTERS
+    return _owns(model, _CLASS_TOKENS) or not _owns(model, _REGISTERS)
+
+
+def default_prefix_tokens(model: nn.Module) -> int:
+    """The model's own `num_prefix_tokens`, else 0; ValueError where 0 cannot be right."""
+    count: int | None = getattr(model, "num_prefix_tokens", None)
+    if count is not None:
+        return count
+    if _owns(model, _CLASS_TOKENS + _REGISTERS):
+        raise ValueError(
+            f"{type(model).__name__} has a class or register token but no attribute num_prefix_tokens: "
+            "pass num_prefix_tokens=..."
+        )
+    return 0
+
+
+def _owns(model: nn.Module, names: tuple[str, ...]) -> bool:
+    """Whether a parameter's name begins like one of `names`, at any depth (often inside an embedding)."""
+    return any(name.rpartition(".")[2].startswith(names) for name, _ in model.named_parameters())
 
 
 def prefix_tokens(shapes: Sequence[tuple[int, int]], block: int, num_prefix_tokens: int) -> tuple[int, int]:

@@ -17,8 +17,9 @@ class AttentionRecorder(TorchFunctionMode):
     """Function mode that keeps the query and key of attention calls.
 
     Fused attention is `F.scaled_dot_product_attention`; elsewhere, attention is the softmax over the last
-    dimension of a 4-D tensor. Both are passed on as they are. `blocks` None keeps every call; negative ones
-    count from the last call, so that as many calls as the most negative asks for are held at any time.
+    dimension. Both count where their tensors are 4-D, and are passed on as they are. `blocks` None keeps
+    every call; negative ones count from the last call, so that as many calls as the most negative asks for
+    are held at any time.
     """
 
     def __init__(self, blocks: Sequence[int] | None) -> None:
@@ -37,17 +38,15 @@ class AttentionRecorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
+        if func is F.scaled_dot_product_attention and result.dim() == 4:
             self._record(_fused_call(*args, **kwargs))
         elif func in _SOFTMAX and result.dim() == 4:
-            dim = kwargs["dim"] if "dim" in kwargs else args[1]
+            dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
             if dim in (-1, 3):
                 self._record(SoftmaxCall(result.detach()))
         return result
 
     def _record(self, call: AttentionCall) -> None:
-        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
-            return  # gradient checkpointing runs the block again during backward
         number = len(self.shapes)
         self.shapes.append(call.shape[2:])
         if self.blocks is None or number in self.blocks or self.window:

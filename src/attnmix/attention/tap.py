@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from attnmix.attention import quantities
 from attnmix.attention.call import AttentionCall
-from attnmix.attention.layout import has_class_token, prefix_tokens
+from attnmix.attention.layout import default_prefix_tokens, has_class_token, prefix_tokens
 from attnmix.attention.quantities import renormalise
 from attnmix.attention.recorder import AttentionRecorder
 from attnmix.attention.rollout import first_row_rollout, mean_over_blocks
@@ -25,13 +25,14 @@ class AttentionTap:
     `blocks` says which are kept (None: every one). `num_prefix_tokens` tokens in front of the image tokens
     (class, distillation, register tokens) default to the model's own attribute of that name, else 0.
 
-    Fused and unfused attention, compiled models (enter the tap outside the compiled function), autocast and
-    gradient checkpointing all work; query and key are kept detached and everything is computed from them
-    when asked for, in float32 and without gradient.
+    Fused and unfused attention, autocast, gradient checkpointing and compiled models all work. Compile the
+    whole model and enter the tap outside it; compiled block by block, every block is compiled anew. Query and
+    key are kept detached; everything is computed from them when asked for, in float32, without gradient.
 
     Raises:
         RuntimeError: at the end of the `with` block, if no attention was caught.
-        ValueError: for a block that was not kept, or a quantity this model does not have.
+        ValueError: for a block that was not kept, a quantity this model does not have, or a model with a
+            class token that does not say `num_prefix_tokens` (pass it then).
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class AttentionTap:
             raise ValueError("blocks is empty: name at least one, or None for every block")
         model = unwrap_model(model)
         if num_prefix_tokens is None:
-            num_prefix_tokens = getattr(model, "num_prefix_tokens", 0)
+            num_prefix_tokens = default_prefix_tokens(model)
         self._num_prefix_tokens = num_prefix_tokens
         self._model = model
         self._name = type(model).__name__
@@ -60,9 +61,9 @@ class AttentionTap:
         self._recorder.drop_unwanted()
         if kind is None and not self._recorder.shapes:
             raise RuntimeError(
-                f"AttentionTap caught no attention in {self._name}: either it has none (a convnet), or "
-                "it did not run inside the tap, or the tap was entered inside a compiled function "
-                "(enter it outside)"
+                f"AttentionTap caught no attention in {self._name}: either it has none of a kind the tap "
+                "knows (a convnet has none at all), or it did not run inside the tap, or the tap was entered "
+                "inside a compiled function (enter it outside)"
             )
 
     def probabilities(self, block: int = -1) -> Tensor:

@@ -4,7 +4,6 @@ Every key of the recipe can be set on the command line: --lr 1e-3, --optimizer.w
 --method_options.mixup_prob 0.5. The defaults shown below are the recipe's.
 """
 
-import shlex
 import sys
 from pathlib import Path
 
@@ -25,7 +24,9 @@ examples:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add RECIPE, --out, --resume and every key of the recipe."""
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the run: metrics, checkpoint, model")
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="folder of the run: metrics, checkpoint, model"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
     add_recipe_arguments(parser)
 
@@ -39,13 +40,16 @@ def run(arguments: Namespace) -> int:
     try:
         result = train(recipe, out, resume=arguments.resume)
     except KeyboardInterrupt:
-        typed = [word for word in sys.argv[1:] if word != "--resume"]
-        again = shlex.join(["attnmix", *typed, *(["--resume"] if has_checkpoint(out) else [])])
-        what = "go on with" if has_checkpoint(out) else "interrupted before the first checkpoint; start again with"
-        print(f"\n{what}: {again}", file=sys.stderr)
+        again = "the same command with --resume goes on from the last checkpoint"
+        print(
+            f"\ninterrupted; {again if has_checkpoint(out) else 'no checkpoint yet: start again'}",
+            file=sys.stderr,
+        )
         return 130
     top5 = "" if result.top5 is None else f", top-5 {result.top5:.1f} %"
-    print(f"top-1 {result.top1:.1f} %{top5} in {result.seconds:.0f} s, {result.images_per_second:.0f} images/s")
+    print(
+        f"top-1 {result.top1:.1f} %{top5} in {result.seconds:.0f} s, {result.images_per_second:.0f} images/s"
+    )
     print(f'model: {result.model}  (timm.create_model("local-dir:{result.model}", pretrained=True))')
     print(f"curves: {out / 'metrics.jsonl'}, or tensorboard --logdir {out}")
     return 0

@@ -16,8 +16,8 @@ class Digits(LabelledImages):
     Splits: "train" (1000), of which "train-fit" (800) and "validation" (200), and "test" (797).
 
     Attributes: `images` uint8 [N, 3, 8, 8], `labels` int64 [N], `originals` int64 [N] (index in
-        scikit-learn's set). Item i is `(transform(PIL RGB image), label)`. Raises ValueError for an unknown
-        split.
+    scikit-learn's set). Item i is `(transform(PIL RGB image), label)`. Raises ValueError for an unknown
+    split.
     """
 
     class_names = CLASS_NAMES

@@ -1,6 +1,7 @@
 """The embedded data set: real handwritten digits in cluttered colour scenes, with masks and boxes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,21 +12,21 @@ from attnmix.data.originals import CLASS_NAMES, SPLITS, load_originals, original
 from attnmix.data.scenes import SceneOptions, boxes_of, draw_scenes, render_scenes, upscale
 
 SCENE_SPLITS = {**SPLITS, "off-centre": SPLITS["test"]}
-OFF_CENTRE = {"scale": (0.35, 0.55), "min_offset": 0.5}  # whatever the set's own options are
-_PIXELS_AT_ONCE = 256 * 48 * 48
+OFF_CENTRE_SCALE = (0.35, 0.55)  # whatever `scale` is
+_PIXELS_AT_ONCE = 128 * 48 * 48  # changing it changes the pictures of every seed
 
 
 class DigitsInScenes(LabelledImages):
     """One real digit per picture, upscaled, turned, recoloured and placed at random on a cluttered ground.
 
     Splits: "train" (originals 0..999) and "test" (1000..1796); "train-fit" and "validation" (the first 800
-        and the last 200 training originals) for choosing settings; "off-centre", the test originals small
-        and far from the centre. Within a split every original is used equally often, as far as the count
-        allows. A seed gives the same pictures on every machine.
+    and the last 200 training originals) for choosing settings; "off-centre", the test originals small and
+    far from the centre. Within a split every original is used equally often, as far as the count allows. A
+    seed gives the same pictures on every machine.
 
     Attributes: `images` uint8 [N, 3, S, S], `labels` int64 [N], `masks` bool [N, S, S] (True = object
-        pixel, all of them visible), `boxes` int64 [N, 4] (top, left, height, width), `originals` int64 [N]
-        (index in scikit-learn's set). Item i is `(transform(PIL RGB image), label)`.
+    pixel, all of them visible), `boxes` int64 [N, 4] (top, left, height, width), `originals` int64 [N]
+    (index in scikit-learn's set). Item i is `(transform(PIL RGB image), label)`.
 
     Args:
         split: one of the five above.
@@ -67,9 +68,11 @@ class DigitsInScenes(LabelledImages):
         _check_counts(train_count=train_count, test_count=test_count, seed=seed)
         self.split = split
         self.transform = transform
-        self.options = SceneOptions(size, (scale[0], scale[1]), rotation, clutter, texture, noise)
+        self.options = SceneOptions(
+            size, (float(scale[0]), float(scale[1])), rotation, clutter, texture, noise
+        )
         if split == "off-centre":
-            self.options = SceneOptions(**{**vars(self.options), **OFF_CENTRE})
+            self.options = replace(self.options, scale=OFF_CENTRE_SCALE, min_offset=0.5)
 
         generator = torch.Generator().manual_seed(seed * len(SCENE_SPLITS) + list(SCENE_SPLITS).index(split))
         count = train_count if split.startswith("train") else test_count
@@ -106,7 +109,7 @@ def _check_options(
 ) -> None:
     if size < 16:
         raise ValueError(f"size {size}: a digit is not to be told below 16 pixels")
-    if len(scale) != 2 or not 0.3 <= scale[0] <= scale[1] <= 1:
+    if not isinstance(scale, Sequence) or len(scale) != 2 or not 0.3 <= scale[0] <= scale[1] <= 1:
         raise ValueError(
             f"scale {scale!r}: expected (smallest, largest) with 0.3 <= smallest <= largest <= 1"
         )

@@ -57,8 +57,8 @@ def create_datasets(
         eval_split: split to evaluate on.
         augment: keywords of `timm.data.create_transform` for training (`create_transforms` says which reach
             evaluation); left out, the embedded sets are not augmented and others get timm's defaults.
-        data_options: embedded sets: keywords of the class; folder: `class_map`; timm sets: `root`,
-            `download`, ...
+        data_options: keywords of the embedded set's class; `class_map` of a folder; `root`, `download` and
+            others (`timm_sets.OPTION_KEYS`) of a timm set.
 
     Raises ValueError or FileNotFoundError that names the value at fault and what would be right.
     """

@@ -64,7 +64,7 @@ def check_same_classes(train: list[str], evaluation: list[str], where: str) -> N
     only_train = sorted(set(train) - set(evaluation))
     only_evaluation = sorted(set(evaluation) - set(train))
     raise ValueError(
-        f"the splits of {where} differ in their classes: only the training split has "
+        f"the splits of {where} differ in their classes (folders with images): only the training split has "
         f"{', '.join(only_train) or 'none'}; "
         f"only the evaluation split has {', '.join(only_evaluation) or 'none'}"
     )

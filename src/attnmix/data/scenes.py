@@ -19,29 +19,21 @@ FRAGMENT = GLYPH // 2  # side of a clutter fragment
 BACKGROUND = (0.0, 0.5)
 CLUTTER = (0.1, 0.65)
 OBJECT = (0.55, 1.0)
-MIN_CONTRAST = (
-    0.55  # distance in RGB between object and mean background, where one of the drawn colours has it
-)
+MIN_CONTRAST = 0.55  # RGB distance of object and mean background, where a drawn colour has it
 CLUTTER_SCALE = (0.18, 0.35)  # of the picture's side
 
 
 @dataclass(frozen=True)
 class SceneOptions:
-    """How scenes are drawn: `size` [px], `scale` of the digit (share of the side), `rotation` [degrees, at
-    most].
+    """How scenes are drawn; the sizes are shares of the picture's side, the amplitudes of full brightness."""
 
-    `clutter` fragments lie behind the object; `texture` and `noise` are amplitudes; `min_offset` (0 to 1)
-    moves the object at least that share of the way from mid-picture to where it touches the border, in x or
-    in y.
-    """
-
-    size: int = 48
-    scale: tuple[float, float] = (0.6, 0.9)
-    rotation: float = 10.0
-    clutter: int = 4
+    size: int = 48  # side of the picture in pixels
+    scale: tuple[float, float] = (0.6, 0.9)  # of the digit
+    rotation: float = 10.0  # in degrees, either way at most
+    clutter: int = 4  # fragments behind the object
     texture: float = 0.08
     noise: float = 0.03
-    min_offset: float = 0.0
+    min_offset: float = 0.0  # 0 anywhere .. 1 at the border, in x or in y
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ OPTION_KEYS = (
 )  # fmt: skip
 _TORCHVISION = (
     "cifar10", "cifar100", "mnist", "kmnist", "fashion_mnist", "qmnist", "imagenet", "places365",
-    "inaturalist", "inat", "image_folder", "folder",
+    "inaturalist", "inat",
 )  # fmt: skip
 # timm takes every other word for "the test part" of these sets, a misspelt "train" included.
 _TWO_PARTS = ("cifar10", "cifar100", "mnist", "kmnist", "fashion_mnist")

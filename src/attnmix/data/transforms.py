@@ -51,13 +51,15 @@ def create_transforms(
             takes that instead of "random"), `crop_pct` and `crop_mode` hold for evaluation as well. With
             `no_aug` training images get the evaluation transform, and the other keys wait.
         whole_image: for the embedded sets: evaluation sees everything (no crop, `crop_mode` squash), and
-            nothing
-            is mirrored unless asked for (a mirrored digit is none).
+            nothing is mirrored unless asked for (a mirrored digit is none).
 
     `crop_pct` is 1 where `whole_image`, or where a side is below 128 (CIFAR and the like), else timm's 0.875.
     Raises ValueError for an unknown key or a value timm cannot use.
     """
-    augment = {key: value for key, value in (augment or {}).items() if value is not None}
+    # None stands for timm's default, except that timm takes color_jitter None for no jitter.
+    augment = {
+        key: value for key, value in (augment or {}).items() if value is not None or key == "color_jitter"
+    }
     check_keys("augment", augment, AUGMENT_KEYS)
     _check_values(augment)
     channels, height, width = _check_input(input_size, mean, std)

@@ -230,17 +230,8 @@ class SMMix(MixMethod):
     @torch.no_grad()
     def _clean_pass(self, view: BackboneView, images: Tensor) -> tuple[Tensor, Tensor]:
         """Image attention `[B, N]` and logits `[B, C]` of the unmixed batch, as at inference."""
-        device = images.device.type
-        # autocast caches the weights it casts: cast without gradient here, they would cut the training
-        # forward that follows off from its weights
-        with torch.autocast(
-            device,
-            enabled=torch.is_autocast_enabled(device),
-            dtype=torch.get_autocast_dtype(device),
-            cache_enabled=False,
-        ):
-            with view.evaluating(), AttentionTap(view.model, blocks=[self.block]) as tap:
-                logits = view(images)
+        with view.evaluating(), AttentionTap(view.model, blocks=[self.block]) as tap:
+            logits = view(images)
         return tap.image_attention(self.block), logits
 
     def _idle_loss(self) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import Bbox
 
 from attnmix.report.results import Results, method_labels, number, pair, summary_of
-from attnmix.report.style import FAINT, RULE, as_written, calm, method_styles, new_figure, say, short
+from attnmix.report.style import FAINT, RULE, as_written, calm, darker, method_styles, new_figure, say, short
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def accuracy_cost(results: Results) -> Figure:
     if points:
         axes.margins(0.16, 0.12)
         axes.axvline(1.0, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0.5)
-        _label(figure, axes, points, [styles[point.label].color for point in points])
+        _label(figure, axes, points, [darker(styles[point.label].color) for point in points])
     else:
         axes.set_xticks([])
         axes.set_yticks([])

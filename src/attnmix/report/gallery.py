@@ -104,7 +104,7 @@ def _draw_row(sheet: _Sheet, top: float, row: GalleryRow, color: str) -> None:
         if column == 2:
             _outline(axes, row.window)
     for column, label in enumerate((row.source_label, row.target_label)):
-        sheet.write(_left(column), top + CELL + CAPTION / 2 - 0.02, short(label, 22), color=INK)
+        sheet.write(_left(column), top + CELL + CAPTION / 2 - 0.02, short(label, 18), color=INK)
     _draw_attention(sheet.axes(_left(3), top, CELL, CELL), row)
     _draw_weights(sheet.axes(_left(4) + BAR_NAMES, top + 0.1, BARS, CELL - 0.2), row.weights, color)
 

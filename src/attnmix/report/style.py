@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+
+Layout = Literal["constrained", "compressed"]
 
 INK = "#222222"
 FAINT = "#6b7280"
@@ -31,6 +35,11 @@ class MethodStyle:
     line: str
 
 
+def darker(color: str) -> str:
+    """`color` dark enough to read as small text on white."""
+    return to_hex([0.7 * channel for channel in to_rgb(color)])
+
+
 def method_styles(labels: Sequence[str]) -> dict[str, MethodStyle]:
     """A style for each label by its position; past seven the colours repeat with another line and marker."""
     return {
@@ -43,7 +52,7 @@ def method_styles(labels: Sequence[str]) -> dict[str, MethodStyle]:
     }
 
 
-def new_figure(width: float, height: float, *, layout: str | None = "constrained") -> Figure:
+def new_figure(width: float, height: float, *, layout: Layout | None = "constrained") -> Figure:
     """A white figure of `width` x `height` inches on the Agg canvas, outside pyplot."""
     figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
     FigureCanvasAgg(figure)

@@ -11,18 +11,28 @@ __all__ = ["export_model"]
 
 
 def export_model(
-    model: nn.Module, folder: Path, *, class_names: Sequence[str], crop_pct: float | None = None
+    model: nn.Module,
+    folder: Path,
+    *,
+    class_names: Sequence[str],
+    crop_pct: float,
+    interpolation: str = "bicubic",
 ) -> Path:
-    """Write `config.json` and `model.safetensors`, for `timm.create_model("local-dir:FOLDER", pretrained=True)`.
+    """Write `config.json` and `model.safetensors`.
 
-    The configuration holds what builds the model again (image and patch size, width, ...), its input size,
-    mean, standard deviation and crop (`crop_pct`, null: the model's own), and the names of the classes.
+    `timm.create_model("local-dir:FOLDER", pretrained=True)` reads them; without `pretrained` timm builds the
+    same model with fresh weights. The configuration holds what builds it (image and patch size, width, ...),
+    its input size, mean and standard deviation, how it was evaluated (`crop_pct`, `interpolation`; random
+    is bicubic there) and the names of the classes.
     """
     save_for_hf(
         unwrap_model(model),
         str(folder),
         safe_serialization=True,
         model_config={"label_names": [str(name) for name in class_names]},
-        data_config=None if crop_pct is None else {"crop_pct": crop_pct},
+        data_config={
+            "crop_pct": crop_pct,
+            "interpolation": "bicubic" if interpolation == "random" else interpolation,
+        },
     )
     return folder

@@ -114,8 +114,8 @@ class Augment:
     """What erases: black, one random colour, or random pixels."""
     interpolation: Literal["bicubic", "bilinear", "nearest", "random"] = "bicubic"
     """How images are resized, in training and in evaluation (random: bicubic in evaluation)."""
-    crop_pct: float | None = None
-    """Evaluation: share of the resized image's side that the centre crop keeps; null: the model's own."""
+    crop_pct: float = 0.875
+    """Evaluation: share of the resized image's side that the centre crop keeps; 1.0 is no crop."""
 
     def __post_init__(self) -> None:
         low, high = self.scale
@@ -126,8 +126,7 @@ class Augment:
             value = getattr(self, name)
             _require(0 <= value <= 1, f"augment.{name}", value, "a probability in [0, 1]")
         _require(self.color_jitter >= 0, "augment.color_jitter", self.color_jitter, "0 or more")
-        if self.crop_pct is not None:
-            _require(0 < self.crop_pct <= 1, "augment.crop_pct", self.crop_pct, "in (0, 1]")
+        _require(0 < self.crop_pct <= 1, "augment.crop_pct", self.crop_pct, "in (0, 1]")
 
 
 @dataclass
@@ -253,7 +252,9 @@ def recipe_path(recipe: str | os.PathLike[str]) -> Path:
     if path.is_file():
         return path
     hint = nearest(str(recipe), known)
-    raise ValueError(f"unknown recipe {str(recipe)!r}{hint}; known: {', '.join(known)}, or a path to a YAML file")
+    raise ValueError(
+        f"unknown recipe {str(recipe)!r}{hint}; known: {', '.join(known)}, or a path to a YAML file"
+    )
 
 
 def load_recipe(recipe: str | os.PathLike[str], **overrides: Any) -> Recipe:
@@ -283,8 +284,8 @@ def save_recipe(recipe: Recipe, path: str | os.PathLike[str]) -> None:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the hint for an unknown name: `; did you mean 'X'?`, or nothing when none is near."""
-    match = difflib.get_close_matches(name.replace("-", "_"), {k.replace("-", "_"): k for k in known}, n=1, cutoff=0.5)
     names = {k.replace("-", "_"): k for k in known}
+    match = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.5)
     return f"; did you mean {names[match[0]]!r}?" if match else ""
 
 
@@ -306,7 +307,9 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def _groups(kind: type) -> dict[str, type]:
     """Fields of a dataclass that are dataclasses themselves: name -> type."""
     hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in dataclasses.fields(kind) if dataclasses.is_dataclass(hints[f.name])}
+    return {
+        f.name: hints[f.name] for f in dataclasses.fields(kind) if dataclasses.is_dataclass(hints[f.name])
+    }
 
 
 def _check_keys(values: Mapping[Any, Any], kind: type, *, where: str, prefix: str = "") -> None:
@@ -372,7 +375,7 @@ def recipe_from_arguments(arguments: jsonargparse.Namespace, **overrides: Any) -
 
 def recipe_defaults(recipe: Recipe) -> dict[str, Any]:
     """Return the recipe's values under their names on the command line, for `parser.set_defaults`."""
-    defaults = dataclasses.asdict(recipe)
+    defaults = _plain(dataclasses.asdict(recipe))
     for group in _groups(Recipe):
         defaults.update({f"{group}.{name}": value for name, value in defaults.pop(group).items()})
     return defaults

@@ -1,0 +1,149 @@
+"""From finished runs to plain results: summary, step costs, controls, pictures."""
+
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timezone
+from importlib.metadata import version
+from typing import Any
+
+import timm
+import torch
+from torch import nn
+
+from attnmix.commands.looking import gallery_rows
+from attnmix.commands.runs import LOOKED_AT, Run, first_images, load_evaluation
+from attnmix.evaluation.label_content import label_content_controls
+from attnmix.evaluation.step_cost import StepCost, measure_step_costs
+from attnmix.methods import create_method
+from attnmix.report import GalleryRow
+from attnmix.task import MixTask
+from attnmix.training.setup import create_model, model_inputs
+
+STEP_ROUNDS = 60
+PICTURES = 4  # per method
+BASELINE = "plain CutMix"
+
+
+def collect_results(runs: Sequence[Run], entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Everything results.json holds but title and command: plain numbers, lists and names."""
+    labels = list(dict.fromkeys(run.spec.label for run in runs))
+    costs = _step_costs(runs)
+    settings = asdict(runs[0].recipe)
+    for key in ("method", "method_options", "seed"):
+        settings.pop(key)
+    return {
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "recipe": settings,
+        "versions": {name: version(name) for name in ("attnmix", "timm", "torch", "torchvision", "accelerate")},
+        "machine": _machine(runs[0].recipe.threads),
+        "class_names": entries[0]["class_names"],
+        "methods": labels,
+        "runs": [{key: value for key, value in entry.items() if key != "recipe"} for entry in entries],
+        "summary": [
+            _summary(label, [entry for entry in entries if entry["label"] == label], costs[label])
+            for label in labels
+        ],
+        "controls": _controls(runs[0]),
+        "notes": [],
+    }
+
+
+def pictures(runs: Sequence[Run]) -> list[GalleryRow]:
+    """Gallery rows of each method, mixed under the attention of its own first seed's model."""
+    inputs = model_inputs(runs[0].recipe)
+    data = load_evaluation(runs[0].recipe)
+    images, labels, masks = first_images(data, PICTURES)
+    rows: list[GalleryRow] = []
+    for run in (run for run in runs if run.recipe.seed == runs[0].recipe.seed):
+        rows += gallery_rows(
+            _trained(run),
+            run.spec,
+            images,
+            labels,
+            masks=masks,
+            class_names=data.class_names,
+            mean=inputs["mean"],
+            std=inputs["std"],
+        )
+    return rows
+
+
+def _trained(run: Run) -> nn.Module:
+    return timm.create_model(f"local-dir:{run.folder / 'model'}", pretrained=True)
+
+
+def _summary(label: str, entries: Sequence[dict[str, Any]], cost: StepCost) -> dict[str, Any]:
+    top1 = [entry["top1"] for entry in entries]
+    judged = [entry["label_content_error"] for entry in entries if entry["label_content_error"]]
+    method = create_method(
+        entries[0]["method"], num_classes=len(entries[0]["class_names"]), **entries[0]["method_options"]
+    )
+    return {
+        "label": label,
+        "mixup_share": method.mixup_share,
+        "seeds": len(entries),
+        "top1_mean": statistics.fmean(top1),
+        "top1_std": statistics.stdev(top1) if len(top1) > 1 else None,
+        "top1_min": min(top1),
+        "top1_max": max(top1),
+        "step_ratio": cost.ratio,
+        "step_interval": [cost.low, cost.high],
+        "label_content_error": statistics.fmean(row["mean"] for row in judged) if judged else None,
+        # seeds judge the same images: their errors do not average out
+        "label_content_se": statistics.fmean(row["standard_error"] for row in judged) if judged else None,
+        "seconds": statistics.fmean(entry["seconds"] for entry in entries),
+    }
+
+
+def _step_costs(runs: Sequence[Run]) -> dict[str, StepCost]:
+    """Steps as the recipe takes them, Mixup draws included, against plain CutMix; one thread on a CPU."""
+    recipe = runs[0].recipe
+    data = load_evaluation(recipe)
+    images, labels, _ = first_images(data, recipe.batch_size)
+    device = "cuda" if torch.cuda.is_available() and recipe.device in ("auto", "cuda") else "cpu"
+    images, labels = images.to(device), labels.to(device)
+    classes = len(data.class_names)
+    model = create_model(recipe, num_classes=classes).to(device)
+    methods = {
+        run.spec.label: create_method(run.spec.name, num_classes=classes, **run.recipe.method_options)
+        for run in runs
+    }
+    methods[BASELINE] = create_method("cutmix", num_classes=classes)
+    tasks = {label: MixTask(model, method) for label, method in methods.items()}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return measure_step_costs(
+            tasks, images, labels, baseline=BASELINE, rounds=STEP_ROUNDS, statistic="mean"
+        )
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _controls(run: Run) -> list[dict[str, Any]]:
+    data = load_evaluation(run.recipe)
+    images, labels, masks = first_images(data, LOOKED_AT)
+    if masks is None:
+        return []
+    classes = len(data.class_names)
+    untrained = create_model(run.recipe, num_classes=classes)
+    controls = label_content_controls(untrained, images, labels, masks, num_classes=classes)
+    return [
+        {"label": name, "label_content_error": error.mean, "standard_error": error.standard_error}
+        for name, error in controls.items()
+    ]
+
+
+def _machine(threads: int | None) -> dict[str, Any]:
+    found = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "CPU cores": os.cpu_count(),
+        "threads per run": threads or torch.get_num_threads(),
+    }
+    if torch.cuda.is_available():
+        found["GPU"] = torch.cuda.get_device_name()
+    return found

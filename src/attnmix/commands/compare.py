@@ -1,0 +1,111 @@
+"""Train several methods alike and report what each did.
+
+Each method starts from the same initial weights and sees the same images in the same order, once per seed. The
+report has a table, learning curves, a gallery of mixed images with attention and label weights, and confusion
+matrices. Interrupted, the same command goes on where it stopped.
+"""
+
+import json
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from rich.console import Console
+
+from attnmix.commands.method_specs import MethodSpec, parse_methods
+from attnmix.training.recipe import Recipe, add_recipe_arguments, recipe_from_arguments
+
+EXAMPLES = """
+examples:
+  attnmix compare quickstart --methods none,cutmix,transmix,smmix --seeds 0,1 --out runs/compared
+  attnmix compare quickstart --methods cutmix:mixup_prob=0.5,smmix,smmix:fine=false --seeds 0 --out runs/parts
+  attnmix compare folder --data path/to/images --methods cutmix,smmix --seeds 0,1,2 --out runs/mine
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add RECIPE, --methods, --seeds, --jobs, --out and every key of the recipe but method and seed."""
+    parser.add_argument(
+        "--methods",
+        required=True,
+        help="comma-separated; options after colons, as in cutmix:mixup_prob=0.5; or all",
+    )
+    parser.add_argument("--seeds", default="0", help="comma-separated, as in 0,1,2")
+    parser.add_argument(
+        "--jobs", type=int, default=None, help="runs at a time; default: one per CPU core, or 1 on a GPU"
+    )
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the report and the runs")
+    add_recipe_arguments(parser, skip=("method", "seed"))
+
+
+def run(arguments: Namespace) -> int:
+    """Train what is not trained yet, measure, print the table and the report's path."""
+    specs = parse_methods(arguments.methods)
+    seeds = _seeds(arguments.seeds)
+    recipe = recipe_from_arguments(arguments)
+    jobs = arguments.jobs if arguments.jobs is not None else _default_jobs(recipe)
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}, but must be 1 or more")
+    if recipe.threads is None and jobs > 1:
+        recipe = replace(recipe, threads=max(1, (os.cpu_count() or 1) // jobs))
+    out = Path(arguments.out)
+    console = Console()
+
+    # torch, timm and matplotlib take seconds to import: not before the arguments are known to be right
+    from attnmix.commands.collect import collect_results, pictures
+    from attnmix.commands.runs import Run, do_runs
+    from attnmix.report import format_summary, write_report
+
+    runs = [
+        Run(
+            spec,
+            replace(
+                recipe, method=spec.name, seed=seed, method_options=_options(recipe.method_options, spec)
+            ),
+            out / "runs" / f"{spec.folder}-seed{seed}",
+        )
+        for seed in seeds
+        for spec in specs
+    ]
+    entries = do_runs(runs, jobs=jobs, say=console.print)
+    with console.status("timing steps, judging labels, drawing pictures"):
+        results = {
+            "title": "attnmix: " + ", ".join(spec.label for spec in specs),
+            "command": shlex.join(["attnmix", *sys.argv[1:]]),
+            **collect_results(runs, entries),
+        }
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+        page = write_report(results, pictures(runs), out)
+    console.print(format_summary(results))
+    console.print(f"report: {page}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def _seeds(typed: str) -> list[int]:
+    try:
+        seeds = [int(seed) for seed in str(typed).split(",")]
+    except ValueError as error:
+        raise ValueError(f"seeds {typed!r}: want whole numbers with commas between, as in 0,1,2") from error
+    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds {typed!r}: each must be 0 or more and named once")
+    return seeds
+
+
+def _default_jobs(recipe: Recipe) -> int:
+    import torch
+
+    on_cpu = recipe.device == "cpu" or (recipe.device == "auto" and not torch.cuda.is_available())
+    return (os.cpu_count() or 1) if on_cpu else 1
+
+
+def _options(shared: dict[str, Any], spec: MethodSpec) -> dict[str, Any]:
+    """The recipe's method_options as far as this method has them, its own on top."""
+    from attnmix.methods import method_options
+
+    known = set().union(*(method_options(member) for member in spec.name.split("+")))
+    return {**{option: value for option, value in shared.items() if option in known}, **spec.options}

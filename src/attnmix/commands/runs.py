@@ -1,0 +1,180 @@
+"""The runs of a comparison: one folder each, several at a time, each done only once."""
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from attnmix.commands.method_specs import MethodSpec
+from attnmix.data import create_datasets
+from attnmix.evaluation.label_content import label_content_error, pasting_method
+from attnmix.training import Recipe, train
+from attnmix.training.loop import has_checkpoint
+from attnmix.training.setup import model_inputs
+
+ENTRY = "run.json"
+LOOKED_AT = 512  # images on which labels are judged
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run of a comparison: a method, a seed, a recipe and a folder."""
+
+    spec: MethodSpec
+    recipe: Recipe
+    folder: Path
+
+    def finished(self) -> dict[str, Any] | None:
+        """What the run came to, if it is done and was done by this recipe."""
+        path = self.folder / ENTRY
+        if not path.is_file():
+            return None
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        return entry if entry["recipe"] == _plain(self.recipe) else None
+
+
+def load_evaluation(recipe: Recipe) -> Any:
+    """The recipe's evaluation data."""
+    inputs = model_inputs(recipe)
+    return create_datasets(
+        recipe.data,
+        input_size=inputs["input_size"],
+        mean=inputs["mean"],
+        std=inputs["std"],
+        train_split=recipe.train_split,
+        eval_split=recipe.eval_split,
+        augment=asdict(recipe.augment),
+        data_options=recipe.data_options,
+    )[1]
+
+
+def first_images(data: Any, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Images `[N, C, H, W]`, labels `[N]` and, where the data set knows them, object masks `[N, H, W]`."""
+    count = min(count, len(data))
+    # evenly over the whole set: folders are sorted by class
+    index = torch.linspace(0, len(data) - 1, count).long()
+    items = [data[int(i)] for i in index]
+    images = torch.stack([image for image, _ in items])
+    masks = getattr(data, "masks", None)
+    if masks is not None and masks.shape[-2:] == images.shape[-2:]:
+        masks = masks[index]
+    else:
+        masks = None
+    return images, torch.tensor([label for _, label in items]), masks
+
+
+def do_runs(runs: Sequence[Run], *, jobs: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Do what is not done yet, `jobs` runs at a time in processes of their own; entries in the runs' order.
+
+    A run's failure is raised when the others have ended; interrupted runs go on from their checkpoint when the
+    same command is given again.
+    """
+    entries = {run.folder: run.finished() for run in runs}
+    open_runs = [run for run in runs if entries[run.folder] is None]
+    if len(open_runs) < len(runs):
+        say(f"{len(runs) - len(open_runs)} of {len(runs)} runs are done already")
+    if open_runs:
+        # forked children inherit torch's thread pools half-alive
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(min(jobs, len(open_runs)), mp_context=context)
+        try:
+            futures = {run.folder: pool.submit(_do_run, run) for run in open_runs}
+            _follow(open_runs, futures, say)
+            for run in open_runs:
+                entries[run.folder] = futures[run.folder].result()
+        except BaseException:
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return [entry for run in runs if (entry := entries[run.folder]) is not None]
+
+
+def _follow(runs: Sequence[Run], futures: dict[Path, Future], say: Callable[[str], None]) -> None:
+    """Show how far each run is, read from its metrics file, until all have ended or one has failed."""
+    total = sum(run.recipe.epochs for run in runs)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} epochs"),
+        TimeRemainingColumn(),
+    )
+    ended: set[Path] = set()
+    with Progress(*columns, transient=True) as progress:
+        bar = progress.add_task("training", total=total)
+        while len(ended) < len(runs):
+            time.sleep(0.5)
+            done = sum(_epochs_done(run) for run in runs)
+            active = [run for run in runs if futures[run.folder].running() and run.folder not in ended]
+            names = ", ".join(f"{run.spec.label} seed {run.recipe.seed}" for run in active)
+            progress.update(bar, completed=done, description=f"training {names}")
+            for run in runs:
+                future = futures[run.folder]
+                if future.done() and run.folder not in ended:
+                    ended.add(run.folder)
+                    if future.exception() is not None:
+                        return
+                    entry = future.result()
+                    progress.console.print(
+                        f"{run.spec.label}, seed {run.recipe.seed}: top-1 {entry['top1']:.1f} % "
+                        f"in {entry['seconds']:.0f} s",
+                        highlight=False,
+                    )
+
+
+def _epochs_done(run: Run) -> int:
+    path = run.folder / "metrics.jsonl"
+    return len(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else 0
+
+
+def _do_run(run: Run) -> dict[str, Any]:
+    """Train, judge the labels, and leave the entry beside the run."""
+    recipe = run.recipe
+    result = train(recipe, run.folder, resume=has_checkpoint(run.folder), progress=False)
+    model = timm.create_model(f"local-dir:{result.model}", pretrained=True)
+    entry = {
+        "label": run.spec.label,
+        "method": recipe.method,
+        "method_options": recipe.method_options,
+        "seed": recipe.seed,
+        "top1": result.top1,
+        "top5": result.top5,
+        "train_top1": result.history[-1].get("train_top1"),
+        "seconds": result.seconds,
+        "images_per_second": result.images_per_second,
+        "history": result.history,
+        "confusion": result.confusion,
+        "class_names": result.class_names,
+        "label_content_error": _label_content(run, model),
+        "recipe": _plain(recipe),
+    }
+    path = run.folder / ENTRY
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(entry), encoding="utf-8")
+    os.replace(aside, path)
+    return entry
+
+
+def _label_content(run: Run, model: torch.nn.Module) -> dict[str, float] | None:
+    images, labels, masks = first_images(load_evaluation(run.recipe), LOOKED_AT)
+    method = pasting_method(
+        run.recipe.method, num_classes=model.num_classes, **run.recipe.method_options
+    )
+    if masks is None or method is None:
+        return None
+    return label_content_error(model, method, images, labels, masks).as_dict()
+
+
+def _plain(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as JSON gives it back."""
+    return json.loads(json.dumps(asdict(recipe)))

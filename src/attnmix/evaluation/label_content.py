@@ -1,0 +1,160 @@
+"""Does the label say what can be seen? Exact, where the objects' masks are known.
+
+Label-content error is the mean over mixed images of |label weight of the source - its visible share of all object
+pixels|. It is always to be read beside its controls: a label that is one half whatever happens, a fixed prior for
+the picture's centre in attention's place, and an untrained network.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnmix.backbone import BackboneView
+from attnmix.methods import MixMethod, create_method, method_options
+from attnmix.methods.transmix import attention_weight
+from attnmix.mixing import MixedBatch
+from attnmix.task import MixTask
+
+DRAWS, BATCH = 48, 32
+
+
+@dataclass(frozen=True)
+class LabelContentError:
+    """Mean absolute error of the source's label weight.
+
+    Attributes:
+        mean: in label weight, 0 to 1.
+        standard_error: of the mean, clustered by target image, since an image's many mixes are alike.
+        bias: mean signed error; negative where the source is shown more than its label says.
+    """
+
+    mean: float
+    standard_error: float
+    bias: float
+
+    def as_dict(self) -> dict[str, float]:
+        """Plain numbers, for a results file."""
+        return asdict(self)
+
+
+def pasting_method(name: str, *, num_classes: int, seed: int = 0, **options: Any) -> MixMethod | None:
+    """A method made to paste at every step, each image its own box where the method can; None if it never pastes.
+
+    What is judged is the label of pasted images; Mixup's blends show both objects everywhere.
+    """
+    members = [member for member in name.split("+") if "mixup_prob" in method_options(member)]
+    if not members:
+        return None
+    known = set().union(*(method_options(member) for member in members))
+    forced = {"prob": 1.0, "mixup_prob": 0.0, "mode": "elem", "seed": seed}
+    if options.get("pairing", "flip") == "flip":
+        forced["pairing"] = "roll"  # nobody is his own partner
+    kept = {option: value for option, value in options.items() if option in known}
+    return create_method("+".join(members), num_classes=num_classes, **{**kept, **forced})
+
+
+def visible_share(mixed: MixedBatch, masks: Tensor) -> Tensor:
+    """The source's share of all object pixels that can be seen in each mixed image.
+
+    Args:
+        mixed: a batch of pasted images.
+        masks: `[B, H, W]` bool, True = object pixel of the unmixed images.
+
+    Returns:
+        `[B]` in [0, 1]; NaN where no object pixel is left.
+    """
+    assert mixed.source_mask is not None
+    visible = mixed.draw.apply(masks[:, None].float()).images[:, 0] > 0.5
+    return (visible & mixed.source_mask).sum(dim=(1, 2)) / visible.sum(dim=(1, 2))
+
+
+def label_content_error(
+    model: nn.Module, method: MixMethod, images: Tensor, labels: Tensor, masks: Tensor, *, seed: int = 0
+) -> LabelContentError:
+    """Label-content error of a method with a model in evaluation mode, which is given back as it was.
+
+    Args:
+        model: a timm model.
+        method: as `pasting_method` makes it.
+        images: `[N, C, H, W]`, as the model takes them.
+        labels: `[N]`.
+        masks: `[N, H, W]` bool, True = object pixel.
+        seed: of the choice of pairs.
+    """
+    task = MixTask(model, method)
+    weights, truths, targets = [], [], []
+    with torch.no_grad(), task.view.evaluating():
+        for index in _batches(len(images), seed):
+            mixed = task(images[index], labels[index])["mixed"]
+            weights.append(mixed.source_weight)
+            truths.append(visible_share(mixed, masks[index]))
+            targets.append(index)
+    return _summarise(torch.cat(weights), torch.cat(truths), torch.cat(targets))
+
+
+def label_content_controls(
+    untrained: nn.Module, images: Tensor, labels: Tensor, masks: Tensor, *, num_classes: int, seed: int = 0
+) -> dict[str, LabelContentError]:
+    """What no trained attention is needed for, on CutMix's boxes; arguments as `label_content_error`'s."""
+    task = MixTask(untrained, _transmix_for(untrained, num_classes=num_classes, seed=seed))
+    grid = task.view.grid_size(images.shape[-2:])
+    prior = centre_prior(grid)
+    found: dict[str, list[Tensor]] = {}
+    truths, targets = [], []
+    with torch.no_grad(), task.view.evaluating():
+        for index in _batches(len(images), seed):
+            mixed = task(images[index], labels[index])["mixed"]
+            assert mixed.source_mask is not None
+            area = mixed.source_mask.float().mean(dim=(1, 2))
+            centred = attention_weight(prior.expand(len(index), -1), mixed.source_mask, area, grid=grid)
+            rows = {
+                "constant one half": torch.full_like(area, 0.5),
+                "area of the box (CutMix)": area,
+                "centre prior in attention's place (TransMix)": centred,
+                "untrained network (TransMix)": mixed.source_weight,
+            }
+            for name, weight in rows.items():
+                found.setdefault(name, []).append(weight)
+            truths.append(visible_share(mixed, masks[index]))
+            targets.append(index)
+    truth, target = torch.cat(truths), torch.cat(targets)
+    return {name: _summarise(torch.cat(weights), truth, target) for name, weights in found.items()}
+
+
+def centre_prior(grid: tuple[int, int]) -> Tensor:
+    """A Gaussian bump on the grid's centre, its deviation a quarter of each side: `[1, N]`, sums to 1."""
+    axes = [torch.exp(-0.5 * (((torch.arange(side) + 0.5) / side - 0.5) / 0.25) ** 2) for side in grid]
+    bump = axes[0][:, None] * axes[1]
+    return (bump / bump.sum()).flatten()[None]
+
+
+def _transmix_for(model: nn.Module, *, num_classes: int, seed: int) -> MixMethod:
+    """TransMix reading whichever attention the model has."""
+    attention = "class" if BackboneView(model).has_class_row else "image"
+    method = pasting_method("transmix", num_classes=num_classes, seed=seed, attention=attention)
+    assert method is not None
+    return method
+
+
+def _batches(count: int, seed: int) -> Iterator[Tensor]:
+    """`DRAWS` batches of distinct images, drawn anew each time."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(DRAWS):
+        yield torch.randperm(count, generator=generator)[:BATCH]
+
+
+def _summarise(weights: Tensor, truths: Tensor, targets: Tensor) -> LabelContentError:
+    known = truths.isfinite()
+    error = (weights - truths)[known].double()
+    _, cluster = targets[known].unique(return_inverse=True)
+    clusters = int(cluster.max()) + 1
+    # sandwich estimate of a mean's variance from sums of residuals per cluster
+    residuals = torch.zeros(clusters, dtype=torch.float64).index_add_(
+        0, cluster, error.abs() - error.abs().mean()
+    )
+    variance = (residuals**2).sum() * clusters / max(clusters - 1, 1) / len(error) ** 2
+    return LabelContentError(float(error.abs().mean()), math.sqrt(float(variance)), float(error.mean()))

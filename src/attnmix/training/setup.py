@@ -1,0 +1,137 @@
+"""What a run is made of, built from its recipe: device, model, optimizer, schedule."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DataLoaderConfiguration, DistributedDataParallelKwargs
+from safetensors.torch import load_file
+from timm.data.model_config import resolve_input_data_config
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
+from timm.scheduler.scheduler import Scheduler
+from torch import nn
+
+from attnmix.training.recipe import Recipe, nearest
+
+__all__ = ["create_accelerator", "create_model", "create_optimizer", "create_scheduler", "model_inputs"]
+
+
+def create_model(recipe: Recipe, *, num_classes: int) -> nn.Module:
+    """Build the recipe's timm model: its weights depend on the seed (and `init`) alone.
+
+    Raises:
+        ValueError: unknown model or option, weights that do not fit; names the nearest model.
+    """
+    torch.manual_seed(recipe.seed)
+    model = _build_model(recipe, num_classes=num_classes)
+    if recipe.init is not None:
+        if not Path(recipe.init).is_file():
+            raise ValueError(f"init: there is no file {recipe.init!r}")
+        try:
+            model.load_state_dict(load_file(recipe.init))
+        except Exception as error:  # safetensors has its own error type, torch says RuntimeError
+            raise ValueError(f"init: {recipe.init!r} does not fit {recipe.model}: {error}") from error
+    return model
+
+
+def model_inputs(recipe: Recipe) -> dict[str, Any]:
+    """Return what the recipe's model takes: `input_size` (C, H, W), `mean`, `std`. Builds no weights."""
+    with torch.device("meta"):
+        return resolve_input_data_config(_build_model(recipe, pretrained=False))
+
+
+def _build_model(recipe: Recipe, **options: Any) -> nn.Module:
+    try:
+        return timm.create_model(recipe.model, **{**recipe.model_options, **options})
+    except TypeError as error:
+        message = f"model_options {recipe.model_options} do not fit {recipe.model}: {error}"
+        raise ValueError(message) from error
+    except RuntimeError as error:
+        if "Unknown model" not in str(error):
+            raise
+        hint = nearest(recipe.model, timm.list_models())
+        raise ValueError(f"unknown model {recipe.model!r}{hint}; see `attnmix list models`") from error
+
+
+def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
+    """Return the run's own Accelerator.
+
+    Raises:
+        ValueError: this machine lacks the recipe's device, or the device its precision.
+    """
+    kind, _, index = recipe.device.partition(":")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise ValueError(
+            f"device is {recipe.device!r}, but torch sees {count} CUDA devices here; use auto or cpu"
+        )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device is 'mps', but torch sees no such device here; use auto or cpu")
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by torchrun, which chooses each process's device
+    # Accelerate remembers device and precision for the whole process; another run may want others.
+    AcceleratorState._reset_state(reset_partial_state=not launched)
+    GradientState._reset_state()
+    with _environment("ACCELERATE_TORCH_DEVICE", recipe.device if index and not launched else None):
+        accelerator = Accelerator(
+            cpu=kind == "cpu",
+            mixed_precision=recipe.precision,
+            log_with="tensorboard",
+            project_dir=str(out),
+            # The order of an epoch is made from data_seed + epoch: seeds far apart share no order.
+            dataloader_config=DataLoaderConfiguration(
+                use_seedable_sampler=True, data_seed=100_003 * recipe.seed
+            ),
+            # A method may leave parameters of its own unused in a step that draws Mixup.
+            kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+        )
+    if recipe.precision == "fp16" and accelerator.device.type == "cpu":
+        raise ValueError("precision is 'fp16', which needs a GPU; on the CPU use bf16 or no")
+    return accelerator
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str | None) -> Iterator[None]:
+    """Set an environment variable for a while; None changes nothing."""
+    before = os.environ.get(name)
+    if value is not None:
+        os.environ[name] = value
+    try:
+        yield
+    finally:
+        if value is not None:
+            os.environ.pop(name)
+            if before is not None:
+                os.environ[name] = before
+
+
+def create_optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    """Return timm's optimizer for all of the module's parameters, `module.no_weight_decay()` honoured.
+
+    Raises:
+        ValueError: unknown name, or an option that this optimizer does not take.
+    """
+    options = {name: v for name, v in dataclasses.asdict(recipe.optimizer).items() if v is not None}
+    try:
+        return create_optimizer_v2(module, lr=recipe.lr, **options)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"optimizer {options} does not work: {error}") from error
+
+
+def create_scheduler(optimizer: Any, recipe: Recipe, *, updates_per_epoch: int) -> Scheduler:
+    """Return timm's schedule, to be stepped with `step_update(updates)` after each update."""
+    scheduler, _ = create_scheduler_v2(
+        optimizer,
+        **dataclasses.asdict(recipe.schedule),
+        num_epochs=recipe.epochs,
+        step_on_epochs=False,
+        updates_per_epoch=updates_per_epoch,
+    )
+    return scheduler

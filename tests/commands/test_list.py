@@ -1,0 +1,52 @@
+import pytest
+
+import attnmix
+from attnmix import cli
+from attnmix.training import known_recipes
+
+
+def listed(capsys, *words):
+    assert cli.main(["list", *words]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_methods_come_with_their_first_line(capsys):
+    lines = listed(capsys, "methods")
+    assert [line.split()[0] for line in lines] == list(attnmix.METHODS)
+    for line, kind in zip(lines, attnmix.METHODS.values(), strict=True):
+        assert line.endswith(kind.__doc__.partition("\n")[0])
+
+
+def test_recipes_come_with_their_first_line(capsys):
+    lines = listed(capsys, "recipes")
+    assert [line.split()[0] for line in lines] == list(known_recipes())
+    assert any("Digits in scenes: a small ViT" in line for line in lines)
+
+
+def test_data(capsys):
+    text = "\n".join(listed(capsys, "data"))
+    assert "digits-in-scenes  embedded" in text
+
+
+def test_models_with_a_filter(capsys):
+    names = [line.strip() for line in listed(capsys, "models", "deit_tiny*")]
+    assert "deit_tiny_patch16_224" in names
+    assert all(name.startswith("deit_tiny") for name in names)
+    assert len(listed(capsys, "models")) > 200
+
+
+def test_everything_but_models_when_nothing_is_named(capsys):
+    lines = listed(capsys)
+    assert [line for line in lines if not line.startswith(" ")] == ["methods:", "recipes:", "data:"]
+
+
+def test_wrong_words(capsys):
+    assert cli.main(["list", "method"]) == 2
+    assert "methods" in capsys.readouterr().err
+    assert cli.main(["list", "models", "resnet*"]) == 2
+    assert "no models match 'resnet*'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["folder", "quickstart"])
+def test_a_filter_keeps_what_matches(capsys, name):
+    assert [line.split()[0] for line in listed(capsys, "recipes", name)] == [name]

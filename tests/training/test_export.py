@@ -1,0 +1,59 @@
+import json
+
+import pytest
+import timm
+import torch
+from timm.data import create_transform, resolve_model_data_config
+
+from attnmix.training import train
+from attnmix.training.checkpoint import load_checkpoint
+from attnmix.training.export import export_model
+
+OPTIONS = {"img_size": 48, "patch_size": 6, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("vit_tiny_patch16_224", OPTIONS),
+        ("deit_tiny_distilled_patch16_224", {"img_size": (32, 64), "depth": 2, "num_classes": 3}),
+        ("cait_xxs24_224", {"img_size": 32, "depth": 2, "num_classes": 3}),
+    ],
+)
+def test_an_exported_model_gives_the_same_logits(tmp_path, name, options):
+    model = timm.create_model(name, **options).eval()
+    export_model(model, tmp_path / "model", class_names=["a", "b", "c"], crop_pct=1.0)
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"config.json", "model.safetensors"}
+    again = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).eval()
+    side = options["img_size"]
+    images = torch.randn(2, 3, *(side if isinstance(side, tuple) else (side, side)))
+    with torch.no_grad():
+        assert torch.equal(model(images), again(images))
+
+
+def test_the_configuration_says_how_to_use_it(tmp_path):
+    model = timm.create_model("vit_tiny_patch16_224", **OPTIONS)
+    export_model(model, tmp_path, class_names=["a", "b", "c"], crop_pct=0.95, interpolation="random")
+    assert json.loads((tmp_path / "config.json").read_text())["label_names"] == ["a", "b", "c"]
+    config = resolve_model_data_config(timm.create_model(f"local-dir:{tmp_path}"))
+    assert config["input_size"] == (3, 48, 48)
+    assert (config["crop_pct"], config["interpolation"]) == (0.95, "bicubic")
+    assert create_transform(**config, is_training=False)
+
+
+def test_the_average_is_exported_where_there_is_one(tiny, tmp_path):
+    train(tiny(ema=0.5), tmp_path, progress=False)
+    saved = load_checkpoint(tmp_path / "checkpoint.pt")
+    again = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).state_dict()
+    assert all(torch.equal(again[name], value) for name, value in saved["ema"].items())
+
+
+def test_what_a_method_added_is_not_exported(tiny, tmp_path):
+    train(tiny(method="smmix"), tmp_path, progress=False)
+    saved = load_checkpoint(tmp_path / "checkpoint.pt")
+    again = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).state_dict()
+    inside = {
+        name.removeprefix("model."): v for name, v in saved["trainable"].items() if name.startswith("model.")
+    }
+    assert again.keys() == inside.keys()
+    assert all(torch.equal(again[name], value) for name, value in inside.items())

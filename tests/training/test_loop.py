@@ -1,0 +1,238 @@
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import timm
+import torch
+from accelerate import Accelerator
+from PIL import Image
+
+import attnmix
+from attnmix.training import loop, train
+
+
+def losses(result):
+    return [entry["train_loss"] for entry in result.history]
+
+
+def test_a_run_leaves_its_folder(tiny, tmp_path, capsys):
+    result = train(tiny(), tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"recipe.yaml", "metrics.jsonl", "tensorboard", "checkpoint.pt", "result.json", "model"}
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines == result.history
+    assert [line["epoch"] for line in lines] == [1, 2]
+    assert set(lines[0]) == {
+        "epoch", "lr", "train_loss", "loss_classification", "train_top1", "eval_loss", "eval_top1", "eval_top5",
+        "seconds", "images_per_second",
+    }  # fmt: skip
+    assert lines[0]["loss_classification"] == pytest.approx(lines[0]["train_loss"])
+    assert result.top1 == lines[-1]["eval_top1"]
+    assert result.top5 == lines[-1]["eval_top5"]
+    assert result.loss == lines[-1]["eval_loss"]
+    assert len(result.confusion) == len(result.class_names) == 10
+    assert sum(map(sum, result.confusion)) == 20
+    assert 100 * sum(result.confusion[c][c] for c in range(10)) / 20 == pytest.approx(result.top1)
+    assert result.seconds == pytest.approx(sum(line["seconds"] for line in lines))
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["top1"] == result.top1
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("epoch 1/2  loss ")
+    assert "images/s" in out[1]
+
+
+def test_progress_off_prints_nothing(tiny, tmp_path, capsys):
+    train(tiny(epochs=1, schedule={"warmup_epochs": 0}), tmp_path, progress=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_all_warm_up_is_said(tiny, tmp_path, capsys):
+    train(tiny(epochs=1), tmp_path)
+    assert "note: all 1 epochs are warm-up" in capsys.readouterr().out
+
+
+def test_tensorboard_holds_the_curves(tiny, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = train(tiny(), tmp_path, progress=False)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    curve = events.Scalars("train_loss")
+    assert [point.step for point in curve] == [1, 2]
+    assert [point.value for point in curve] == pytest.approx(losses(result))
+
+
+def test_same_seed_same_bits_other_seed_other(tiny, tmp_path):
+    first, again, other = (
+        train(tiny(seed=seed), tmp_path / name, progress=False)
+        for seed, name in ((0, "a"), (0, "b"), (1, "c"))
+    )
+    assert losses(first) == losses(again)
+    assert losses(first) != losses(other)
+
+
+def test_initial_weights_and_data_order_do_not_depend_on_the_method(tiny, tmp_path, monkeypatch):
+    seen = {}
+
+    class Watching(attnmix.MixTask):
+        def forward(self, images, labels):
+            weights, batches = seen.setdefault(self.method.__class__.__name__, ([], []))
+            if not weights:
+                weights.extend(p.detach().clone() for p in self.get_eval_model().parameters())
+            batches.append(images.clone())
+            return super().forward(images, labels)
+
+    monkeypatch.setattr(attnmix, "MixTask", Watching)
+    augment = {"no_aug": False, "hflip": 0.5, "color_jitter": 0.4}  # which draw from the global generators
+    for method in ("none", "smmix"):
+        train(
+            tiny(method=method, augment=augment, model_options={"drop_path_rate": 0.5}),
+            tmp_path / method,
+            progress=False,
+        )
+    (weights, batches), (other_weights, other_batches) = seen.values()
+    assert all(map(torch.equal, weights, other_weights))
+    assert len(batches) == len(other_batches) == 10
+    assert all(map(torch.equal, batches, other_batches))
+    assert not torch.equal(batches[0], batches[5])  # the second epoch has another order
+
+
+def test_extra_losses_of_a_method_are_in_the_metrics(tiny, tmp_path):
+    result = train(tiny(method="smmix", method_options={"mixup_prob": 0.0}), tmp_path, progress=False)
+    parts = [value for name, value in result.history[0].items() if name.startswith("loss_")]
+    assert len(parts) == 3
+    assert sum(parts) == pytest.approx(result.history[0]["train_loss"], rel=1e-5)
+
+
+def test_accumulation_gives_the_same_numbers(tiny, tmp_path):
+    """Batches of 16, and windows of two batches of 8; 72 = 4 x 16 + 8, so the last window is one batch."""
+    options = {
+        "data_options": {"train_count": 72},
+        "method": "none",
+        "model_options": {"drop_path_rate": 0.0},
+    }
+    options |= {"optimizer": {"opt": "sgd", "momentum": 0.5}, "lr": 0.1}  # Adam magnifies rounding
+    whole = train(tiny(batch_size=16, **options), tmp_path / "a", progress=False)
+    halves = train(tiny(batch_size=8, accumulation_steps=2, **options), tmp_path / "b", progress=False)
+    assert losses(halves) == pytest.approx(losses(whole), rel=1e-5)
+    none = train(tiny(batch_size=8, **options), tmp_path / "c", progress=False)
+    assert losses(none) != pytest.approx(losses(whole), rel=1e-4)
+
+
+def test_clip_grad_is_used(tiny, tmp_path, monkeypatch):
+    norms = []
+    clip = Accelerator.clip_grad_norm_
+    monkeypatch.setattr(
+        Accelerator, "clip_grad_norm_", lambda self, p, most: norms.append(most) or clip(self, p, most)
+    )
+    train(tiny(clip_grad=None), tmp_path / "a", progress=False)
+    assert norms == []
+    train(tiny(clip_grad=0.25), tmp_path / "b", progress=False)
+    assert norms == [0.25] * 10
+
+
+def test_ema_is_evaluated_and_exported(tiny, tmp_path):
+    result = train(tiny(ema=0.9), tmp_path, progress=False)
+    last = result.history[-1]
+    assert result.loss == last["ema_loss"] != last["eval_loss"]
+    assert result.top1 == last["ema_top1"]
+
+
+def test_eval_every(tiny, tmp_path):
+    result = train(tiny(epochs=3, eval_every=2), tmp_path, progress=False)
+    assert ["eval_top1" in entry for entry in result.history] == [False, True, True]
+
+
+def test_five_classes_or_fewer_have_no_top5(tiny, tmp_path, monkeypatch):
+    folder = tmp_path / "images"
+    _write_folder(folder, classes=3)
+    result = train(
+        dataclasses.replace(tiny(), data=str(folder), data_options={}, eval_split="val"),
+        tmp_path / "run",
+        progress=False,
+    )
+    assert result.top5 is None
+    assert "eval_top5" not in result.history[0]
+    assert result.class_names == ["class0", "class1", "class2"]
+
+
+def _write_folder(folder, *, classes):
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for label in range(classes):
+            (folder / split / f"class{label}").mkdir(parents=True)
+            for index in range(5):
+                pixels = rng.integers(0, 255, (20 + index, 30, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / split / f"class{label}" / f"{index}.jpg")
+
+
+def test_init_starts_from_given_weights(tiny, tmp_path):
+    train(tiny(), tmp_path / "first", progress=False)
+    weights = str(tmp_path / "first" / "model" / "model.safetensors")
+    recipe = tiny(init=weights, epochs=1, lr=1e-12, schedule={"warmup_epochs": 0, "min_lr": 0.0})
+    train(recipe, tmp_path / "second", progress=False)
+    model = timm.create_model(f"local-dir:{tmp_path / 'first' / 'model'}", pretrained=True)
+    again = timm.create_model(f"local-dir:{tmp_path / 'second' / 'model'}", pretrained=True)
+    for before, after in zip(model.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(before, after, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path, monkeypatch, bad):
+    calls = []
+
+    class Exploding(attnmix.MixTask):
+        def forward(self, images, labels):
+            result = super().forward(images, labels)
+            calls.append(1)
+            return {**result, "loss": result["loss"] * (bad if len(calls) == 8 else 1)}
+
+    monkeypatch.setattr(attnmix, "MixTask", Exploding)
+    message = (
+        f"the loss is {bad} in epoch 2, step 3: the checkpoint in .* is of an earlier epoch; try a lower lr"
+    )
+    with pytest.raises(FloatingPointError, match=message):
+        train(tiny(epochs=3), tmp_path, progress=False)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["epoch"] == 1
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_threads_precision_and_compile_are_used(tiny, tmp_path, monkeypatch):
+    seen = {}
+
+    class Watching(attnmix.MixTask):
+        def compile(self, **options):
+            seen["compiled"] = True
+
+        def forward(self, images, labels):
+            seen["autocast"] = torch.is_autocast_enabled("cpu")
+            return super().forward(images, labels)
+
+    monkeypatch.setattr(attnmix, "MixTask", Watching)
+    train(tiny(epochs=1), tmp_path / "a", progress=False)
+    assert seen == {"autocast": False}
+    train(tiny(epochs=1, precision="bf16", compile=True, threads=2), tmp_path / "b", progress=False)
+    assert seen == {"autocast": True, "compiled": True}
+    assert torch.get_num_threads() == 2
+
+
+def test_bf16_changes_the_numbers_a_little(tiny, tmp_path):
+    full = train(tiny(), tmp_path / "a", progress=False)
+    half = train(tiny(precision="bf16"), tmp_path / "b", progress=False)
+    assert losses(half) != losses(full)
+    assert losses(half) == pytest.approx(losses(full), rel=0.05)
+
+
+def test_unknown_method_and_option(tiny, tmp_path):
+    with pytest.raises(ValueError, match="smmix"):
+        train(tiny(method="smmx"), tmp_path)
+    with pytest.raises(ValueError, match="smoothing"):
+        train(tiny(method_options={"smoothin": 0.1}), tmp_path)
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_the_loop_names_no_method():
+    source = loop.__spec__.loader.get_source(loop.__name__)
+    for name in attnmix.METHODS:
+        assert f'"{name}"' not in source
