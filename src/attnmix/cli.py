@@ -18,6 +18,7 @@ from attnmix.training.recipe import load_recipe, nearest, recipe_defaults
 COMMANDS = {
     "train": "attnmix.commands.train",
     "compare": "attnmix.commands.compare",
+    "show": "attnmix.commands.show",
     "list": "attnmix.commands.list",
 }
 

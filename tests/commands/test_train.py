@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from attnmix import cli
 from attnmix.training import loop
@@ -10,7 +11,11 @@ from attnmix.training import loop
 TINY = [
     "--model_options={img_size: 16, patch_size: 8, embed_dim: 16, depth: 1, num_heads: 2}",
     "--data_options={train_count: 24, test_count: 10}",
-    *("--batch_size=8 --epochs=2 --device=cpu --threads=1 --schedule.warmup_epochs=1").split(),
+    "--batch_size=8",
+    "--epochs=2",
+    "--device=cpu",
+    "--threads=1",
+    "--schedule.warmup_epochs=1",
 ]
 
 
@@ -46,8 +51,6 @@ def test_options_reach_the_recipe_below_and_above_its_name(tmp_path, capsys):
         "--seed=5",
     ]
     assert cli.main(["train", "--lr", "1e-3", "quickstart", *TINY, *words, *out]) == 0
-    import yaml
-
     written = yaml.safe_load((tmp_path / "recipe.yaml").read_text())
     assert written["lr"] == 0.001
     assert written["method"] == "smmix"

@@ -31,9 +31,7 @@ def _replace(recipe, overrides):
     for name, value in overrides.items():
         if isinstance(value, dict):
             old = getattr(recipe, name)
-            if dataclasses.is_dataclass(old):
-                value = dataclasses.replace(old, **value)
-            else:
-                value = {**old, **value}
+            is_group = dataclasses.is_dataclass(old)
+            value = dataclasses.replace(old, **value) if is_group else {**old, **value}
         recipe = dataclasses.replace(recipe, **{name: value})
     return recipe

@@ -56,9 +56,10 @@ def test_resuming_is_exact(tiny, tmp_path, monkeypatch, method):
         model_options={"drop_path_rate": 0.3, "drop_rate": 0.1},
     )
     straight = train(recipe, tmp_path / "straight", progress=False)
-    with monkeypatch.context() as patch, pytest.raises(Stop):
+    with monkeypatch.context() as patch:
         interrupt_after(patch, 2)
-        train(recipe, tmp_path / "resumed", progress=False)
+        with pytest.raises(Stop):
+            train(recipe, tmp_path / "resumed", progress=False)
     torch.rand(3), random.random(), np.random.rand()  # another process's generators stand elsewhere
     resumed = train(recipe, tmp_path / "resumed", resume=True, progress=False)
 
@@ -99,7 +100,7 @@ def test_checkpoint_every(tiny, tmp_path, monkeypatch):
 
 def test_nothing_to_resume(tiny, tmp_path):
     with pytest.raises(
-        FileNotFoundError, match="nothing to resume: there is no checkpoint at .*start without --resume"
+        FileNotFoundError, match=r"nothing to resume: there is no checkpoint at .*start without --resume"
     ):
         train(tiny(), tmp_path, resume=True)
 
@@ -107,17 +108,19 @@ def test_nothing_to_resume(tiny, tmp_path):
 def test_a_folder_that_holds_a_run(tiny, tmp_path):
     train(tiny(epochs=1), tmp_path, progress=False)
     assert has_checkpoint(tmp_path)
-    with pytest.raises(FileExistsError, match="already holds a run: add --resume .* or choose another --out"):
+    with pytest.raises(
+        FileExistsError, match=r"already holds a run: add --resume .* or choose another --out"
+    ):
         train(tiny(epochs=1), tmp_path)
 
 
 def test_a_changed_recipe_is_refused(tiny, tmp_path):
     train(tiny(), tmp_path, progress=False)
     with pytest.raises(
-        ValueError, match="cannot resume .* another recipe: lr was 0.002 and is now 0.1; set it back"
+        ValueError, match=r"cannot resume .* another recipe: lr was 0.002 and is now 0.1; set it back"
     ):
         train(tiny(lr=0.1), tmp_path, resume=True)
-    with pytest.raises(ValueError, match="optimizer.weight_decay was 0.05 and is now 0.1"):
+    with pytest.raises(ValueError, match=r"optimizer.weight_decay was 0.05 and is now 0.1"):
         train(tiny(optimizer={"weight_decay": 0.1}), tmp_path, resume=True)
     train(tiny(threads=None, eval_every=2, loader={"pin": False}), tmp_path, resume=True, progress=False)
 
@@ -125,10 +128,10 @@ def test_a_changed_recipe_is_refused(tiny, tmp_path):
 def test_a_damaged_checkpoint(tmp_path):
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(b"not a checkpoint")
-    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+    with pytest.raises(ValueError, match=r"cannot be read as a checkpoint"):
         load_checkpoint(path)
     torch.save({"state_dict": {}}, path)
-    with pytest.raises(ValueError, match="is not a checkpoint of attnmix in format 1"):
+    with pytest.raises(ValueError, match=r"is not a checkpoint of attnmix in format 1"):
         load_checkpoint(path)
 
 
@@ -138,7 +141,7 @@ def test_code_in_a_checkpoint_is_never_run(tmp_path):
             return (exec, ("raise SystemExit('ran')",))
 
     torch.save({"format": 1, "x": Evil()}, tmp_path / "checkpoint.pt")
-    with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
+    with pytest.raises(ValueError, match=r"cannot be read as a checkpoint"):
         load_checkpoint(tmp_path / "checkpoint.pt")
 
 
@@ -151,7 +154,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(torch, "save", crash)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match=r"disk full"):
         save_checkpoint(path, {"epoch": 2})
     assert load_checkpoint(path)["epoch"] == 1
 

@@ -25,8 +25,8 @@ def test_a_run_leaves_its_folder(tiny, tmp_path, capsys):
     assert lines == result.history
     assert [line["epoch"] for line in lines] == [1, 2]
     assert set(lines[0]) == {
-        "epoch", "lr", "train_loss", "loss_classification", "train_top1", "eval_loss", "eval_top1", "eval_top5",
-        "seconds", "images_per_second",
+        "epoch", "lr", "train_loss", "loss_classification", "train_top1",
+        "eval_loss", "eval_top1", "eval_top5", "seconds", "images_per_second",
     }  # fmt: skip
     assert lines[0]["loss_classification"] == pytest.approx(lines[0]["train_loss"])
     assert result.top1 == lines[-1]["eval_top1"]

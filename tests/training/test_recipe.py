@@ -157,7 +157,7 @@ def test_unknown_recipe_names_the_nearest():
         ValueError, match=r"unknown recipe 'quikstart'; did you mean 'quickstart'\?; known: folder"
     ):
         load_recipe("quikstart")
-    with pytest.raises(ValueError, match="unknown recipe 'no/such.yaml'.*or a path to a YAML file"):
+    with pytest.raises(ValueError, match=r"unknown recipe 'no/such.yaml'.*or a path to a YAML file"):
         recipe_path("no/such.yaml")
 
 

@@ -65,7 +65,7 @@ def test_init_must_fit(tiny, tmp_path):
     with pytest.raises(ValueError, match=r"(?s)does not fit vit_tiny_patch16_224: .*Missing key"):
         create_model(tiny(init=str(path)), num_classes=3)
     path.write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="does not fit vit_tiny_patch16_224"):
+    with pytest.raises(ValueError, match=r"does not fit vit_tiny_patch16_224"):
         create_model(tiny(init=str(path)), num_classes=3)
 
 
@@ -95,7 +95,7 @@ def test_optimizer_options_arrive(tiny):
 
 
 def test_wrong_optimizer(tiny):
-    with pytest.raises(ValueError, match="optimizer {'opt': 'adamm'.* does not work"):
+    with pytest.raises(ValueError, match=r"optimizer {'opt': 'adamm'.* does not work"):
         optimizer_of(tiny(optimizer={"opt": "adamm"}))
 
 
@@ -128,7 +128,7 @@ def test_device_and_precision(tiny, tmp_path):
     assert (
         create_accelerator(tiny(device="cpu"), tmp_path).mixed_precision == "no"
     )  # a second run, another one
-    with pytest.raises(ValueError, match="precision is 'fp16', which needs a GPU"):
+    with pytest.raises(ValueError, match=r"precision is 'fp16', which needs a GPU"):
         create_accelerator(tiny(device="cpu", precision="fp16"), tmp_path)
 
 

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from attnmix.attention import AttentionTap
+from attnmix.commands.method_specs import MethodSpec
 from attnmix.evaluation.label_content import pasting_method, visible_share
 from attnmix.methods import create_method
 from attnmix.mixing import Paste, fold_tokens, grid_share, mask_to_grid
 from attnmix.report import GalleryRow
 from attnmix.task import MixTask
-
-from attnmix.commands.method_specs import MethodSpec
 
 
 def gallery_rows(
@@ -45,47 +45,42 @@ def gallery_rows(
     if method is None:
         method = create_method(spec.name, num_classes=num_classes, **{**spec.options, "seed": seed})
     task = MixTask(model, method)
-    grid = task.view.grid_size(images.shape[-2:])
-    with torch.no_grad(), task.view.evaluating():
-        mixed = task(images, labels)["mixed"]
-        with AttentionTap(model) as tap:
-            model(mixed.images)
-    attention = tap.class_attention() if task.view.has_class_row else tap.image_attention()
-
-    count = len(images)
-    area: Tensor | None = None
-    on_source: Tensor | None = None
-    visible: Tensor | None = None
-    if isinstance(mixed.draw, Paste) and mixed.source_mask is not None:
-        area = mixed.source_mask.float().mean(dim=(1, 2))
-        on_source = grid_share(attention, mask_to_grid(mixed.source_mask, grid, how="area"))
-        visible = None if masks is None else visible_share(mixed, masks)
-
-    def shown(batch: Tensor) -> Tensor:
-        scale, shift = (torch.tensor(values)[:, None, None] for values in (std, mean))
-        return (batch * scale + shift).clamp(0, 1).permute(0, 2, 3, 1)
-
-    sources, targets, results = shown(images[mixed.source_index]), shown(images), shown(mixed.images)
-    maps = fold_tokens(attention, grid)
     rows = []
-    for i in range(count):
-        weights = {"label": mixed.source_weight, "area": area, "attention": on_source, "visible": visible}
+    for i in range(len(images)):
+        # a step each: what is drawn once per batch differs from row to row
+        with torch.no_grad(), task.view.evaluating():
+            mixed = task(images, labels)["mixed"]
+            with AttentionTap(model) as tap:
+                model(mixed.images)
+        attention = tap.class_attention() if task.view.has_class_row else tap.image_attention()
+        grid = task.view.grid_size(images.shape[-2:])
+        weights: dict[str, float | None] = {"label": float(mixed.source_weight[i])}
+        window = None
+        if isinstance(mixed.draw, Paste) and mixed.source_mask is not None:
+            on_source = grid_share(attention, mask_to_grid(mixed.source_mask, grid, how="area"))
+            weights["area"] = float(mixed.source_mask[i].float().mean())
+            weights["attention"] = float(on_source[i])
+            weights["visible"] = None if masks is None else float(visible_share(mixed, masks)[i])
+            top, left, height, width = mixed.draw.box[i].tolist()
+            window = (top, left, height, width)
+        source = int(mixed.source_index[i])
         rows.append(
             GalleryRow(
                 method=spec.label,
-                source=sources[i].numpy(),
-                target=targets[i].numpy(),
-                mixed=results[i].numpy(),
-                attention=maps[i].numpy(),
-                source_label=str(class_names[int(labels[mixed.source_index[i]])]),
+                source=_shown(images[source], mean, std),
+                target=_shown(images[i], mean, std),
+                mixed=_shown(mixed.images[i], mean, std),
+                attention=fold_tokens(attention, grid)[i].numpy(),
+                source_label=str(class_names[int(labels[source])]),
                 target_label=str(class_names[int(labels[i])]),
-                weights={name: None if w is None else float(w[i]) for name, w in weights.items()},
-                window=_window(mixed.draw, i) if isinstance(mixed.draw, Paste) else None,
+                weights=weights,
+                window=window,
             )
         )
     return rows
 
 
-def _window(draw: Paste, i: int) -> tuple[int, int, int, int]:
-    top, left, height, width = draw.box[i].tolist()
-    return top, left, height, width
+def _shown(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
+    """A normalised image `[C, H, W]` as `[H, W, C]` in 0..1."""
+    scale, shift = (torch.tensor(values)[:, None, None] for values in (std, mean))
+    return (image * scale + shift).clamp(0, 1).permute(1, 2, 0).numpy()

@@ -4,6 +4,7 @@ Every key of the recipe can be set on the command line: --lr 1e-3, --optimizer.w
 --method_options.mixup_prob 0.5. The defaults shown below are the recipe's.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def run(arguments: Namespace) -> int:
             file=sys.stderr,
         )
         return 130
+    if os.environ.get("RANK", "0") != "0":  # another process of torchrun's tells
+        return 0
     top5 = "" if result.top5 is None else f", top-5 {result.top5:.1f} %"
     print(
         f"top-1 {result.top1:.1f} %{top5} in {result.seconds:.0f} s, {result.images_per_second:.0f} images/s"

@@ -13,7 +13,7 @@ from attnmix.report.results import MISSING, number, show_share
 from attnmix.report.style import FAINT, INK, RULE, as_written, method_styles, new_figure, say, short
 
 COLUMNS = ("source", "target", "mixed", "attention", "label weight of the source")
-WEIGHTS = ("area", "attention", "visible")
+WEIGHTS = ("label", "area", "attention", "visible")
 
 # The sheet in inches. Placed by hand: a layout engine takes seconds over this many axes.
 MARGIN, HEAD, TITLE, CAPTION, GAP = 0.12, 0.34, 0.42, 0.26, 0.12
@@ -27,8 +27,8 @@ class GalleryRow:
     """One mixed picture and where it came from.
 
     `source`, `target` and `mixed` are [H, W, 3] floats 0..1, `attention` is [gh, gw] or None. `weights` are
-    of the source's label: "area", "attention" and "visible" (its true share of the object pixels), None where
-    unknown. `window` is the pasted box in the mixed image as (top, left, height, width) in pixels, or None.
+    of the source: "label", what the method gives it; "area", its share of the pixels; "attention", its share of
+    the attention on the mixed image; "visible", its true share of the object pixels; None where unknown. `window` is the pasted box in the mixed image as (top, left, height, width) in pixels, or None.
     """
 
     method: str
@@ -142,9 +142,9 @@ def _draw_attention(axes: Axes, row: GalleryRow) -> None:
 
 
 def _draw_weights(axes: Axes, weights: dict[str, float | None], color: str) -> None:
-    """Bars 0..1 from top to bottom; the attention's in the method's colour, the truth in ink."""
+    """Bars 0..1 from top to bottom; the label's in the method's colour, the truth in ink."""
     names = [name for name in WEIGHTS if name in weights] + [name for name in weights if name not in WEIGHTS]
-    colors = {"area": "#a8adb5", "attention": color, "visible": INK}
+    colors = {"label": color, "area": "#a8adb5", "visible": INK}
     for i, name in enumerate(names):
         value = number(weights[name])
         axes.barh(i, 1.0, height=0.42, color="#f0f1f3")
@@ -153,4 +153,4 @@ def _draw_weights(axes: Axes, weights: dict[str, float | None], color: str) -> N
         axes.text(-0.05, i, short(name, 10), ha="right", va="center", fontsize=9.5, color=INK)
         axes.text(1.05, i, show_share(value), ha="left", va="center", fontsize=9.5, color=INK)
     axes.set_xlim(0, 1)
-    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
+    axes.set_ylim(max(len(names), len(WEIGHTS)) - 0.5, -0.5)

@@ -130,6 +130,9 @@ def train(
     if recipe.compile:
         task.compile()
     train_loader, eval_loader = create_loaders(train_data, eval_data, recipe, accelerator)
+    # A method may leave parameters of its own unused in a step that draws Mixup: DDP must look for them.
+    counts = [len(list(module.parameters())) for module in (model, task.get_trainable_module())]
+    accelerator.ddp_handler.find_unused_parameters = counts[0] != counts[1]
     step, optimizer = accelerator.prepare(task, optimizer)  # step(images, labels): the task, DDP, autocast
     if recipe.ema is not None:
         task.setup_ema(decay=recipe.ema)

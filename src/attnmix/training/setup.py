@@ -89,8 +89,7 @@ def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
             dataloader_config=DataLoaderConfiguration(
                 use_seedable_sampler=True, data_seed=100_003 * recipe.seed
             ),
-            # A method may leave parameters of its own unused in a step that draws Mixup.
-            kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+            kwargs_handlers=[DistributedDataParallelKwargs()],
         )
     if recipe.precision == "fp16" and accelerator.device.type == "cpu":
         raise ValueError("precision is 'fp16', which needs a GPU; on the CPU use bf16 or no")
