@@ -116,7 +116,11 @@ def test_draws_on_a_gpu_equal_those_on_the_cpu(make_vit, name):
         (torch.zeros(2, 3, 16, 24, dtype=torch.uint8), torch.zeros(2).long(), r"want \[B, C, H, W\] floats"),
         (torch.zeros(3, 16, 24), torch.zeros(2).long(), r"images of shape \(3, 16, 24\)"),
         (torch.zeros(2, 3, 16, 24), torch.zeros(3).long(), "2 images but 3 labels"),
-        (torch.zeros(2, 3, 16, 26), torch.zeros(2).long(), "image width 26 is not a multiple of the patch, 4 pixels"),
+        (
+            torch.zeros(2, 3, 16, 26),
+            torch.zeros(2).long(),
+            "image width 26 is not a multiple of the patch, 4 pixels",
+        ),
         (torch.zeros(2, 3, 16, 24), torch.tensor([0, 9]), r"label 9 is outside 0\.\.4"),
     ],
 )
@@ -127,5 +131,7 @@ def test_wrong_batches_are_named(make_vit, images, labels, message):
 
 def test_class_counts_must_agree(make_vit):
     method = attnmix.create_method("cutmix", num_classes=7)
-    with pytest.raises(ValueError, match=r"model has 5 classes, the method 7; create the model with num_classes=7"):
+    with pytest.raises(
+        ValueError, match=r"model has 5 classes, the method 7; create the model with num_classes=7"
+    ):
         attnmix.MixTask(make_vit(), method)

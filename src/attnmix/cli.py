@@ -89,9 +89,7 @@ def _check_options(parser: jsonargparse.ArgumentParser, words: list[str]) -> Non
         if option.rpartition(".")[0] in ("--model_options", "--data_options", "--method_options"):
             continue
         # Look among the last parts too: `--weight_decay` is meant as `--optimizer.weight_decay`.
-        same = [
-            name for name in known if name.rpartition(".")[2] == option.removeprefix("--").replace("-", "_")
-        ]
+        same = [name for name in known if name.rpartition(".")[2] == option.removeprefix("--").replace("-", "_")]
         hint = f"; did you mean '{same[0]}'?" if same else nearest(option, known)
         raise ValueError(f"unknown option '{option}'{hint}")
 

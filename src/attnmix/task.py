@@ -73,7 +73,7 @@ class MixTask(TrainingTask):
                 f"model with num_classes={method.num_classes}, or the method with {self.view.num_classes}"
             )
 
-    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Any]:  # type: ignore[override]
+    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Any]:
         """Mix a batch, run the model on it, and return the loss.
 
         Args:

@@ -85,7 +85,5 @@ def test_what_is_kept_has_no_gradient_and_no_copy():
         F.scaled_dot_product_attention(query, query, query, bias)
         (query @ query.transpose(-2, -1)).softmax(-1)
     call = recorder.calls[0]
-    assert not any(
-        tensor.requires_grad for tensor in (call.query, call.key, call.mask, recorder.calls[1].softmax)
-    )
+    assert not any(tensor.requires_grad for tensor in (call.query, call.key, call.mask, recorder.calls[1].softmax))
     assert call.query.data_ptr() == query.data_ptr()

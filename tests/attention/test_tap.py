@@ -307,9 +307,7 @@ def test_no_attention_caught():
 @pytest.mark.parametrize("block", [0, 3, -2, -4])
 def test_block_not_kept(block):
     tap = tapped(build("vit"), (-1,))
-    with pytest.raises(
-        ValueError, match=rf"block {block} of VisionTransformer was not kept: .* 3 blocks, \[2\]"
-    ):
+    with pytest.raises(ValueError, match=rf"block {block} of VisionTransformer was not kept: .* 3 blocks, \[2\]"):
         tap.class_attention(block)
 
 

@@ -15,7 +15,9 @@ FAMILIES = [
 ]
 
 
-@pytest.mark.parametrize(("options", "prefix", "class_row"), [f[1:] for f in FAMILIES], ids=[f[0] for f in FAMILIES])
+@pytest.mark.parametrize(
+    ("options", "prefix", "class_row"), [f[1:] for f in FAMILIES], ids=[f[0] for f in FAMILIES]
+)
 def test_forward_tokens_gives_the_models_own_logits_and_the_grids_tokens(make_vit, options, prefix, class_row):
     model = make_vit(**options).eval()
     view = BackboneView(model)
@@ -58,7 +60,9 @@ def test_grid_follows_the_image():
         view.grid_size((32, 7))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "swin_tiny_patch4_window7_224", "test_convnext", "xcit_nano_12_p16_224"])
+@pytest.mark.parametrize(
+    "name", ["resnet18", "swin_tiny_patch4_window7_224", "test_convnext", "xcit_nano_12_p16_224"]
+)
 def test_other_families_are_refused_by_name(name):
     model = timm.create_model(name)
     with pytest.raises(ValueError, match=f"{type(model).__name__} .*supported are timm's VisionTransformer"):

@@ -142,8 +142,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         patch.setattr(loop, "save_run", interrupted)
         assert train(f"--out={tmp_path}") == 130
     assert (
-        "interrupted; the same command with --resume goes on from the last checkpoint"
-        in capsys.readouterr().err
+        "interrupted; the same command with --resume goes on from the last checkpoint" in capsys.readouterr().err
     )
     assert train(f"--out={tmp_path}", "--resume") == 0
 

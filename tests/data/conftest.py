@@ -26,9 +26,7 @@ def make_folder(tmp_path: Path) -> Callable[..., Path]:
             for name in ("cat", "dog"):
                 for index in range(per_class):
                     size = (24 + 8 * index, 40 - 4 * index)
-                    save_image(
-                        tmp_path / split / name / f"{index}.jpg", size, "L" if index == 1 else "RGB", index
-                    )
+                    save_image(tmp_path / split / name / f"{index}.jpg", size, "L" if index == 1 else "RGB", index)
         return tmp_path
 
     return make

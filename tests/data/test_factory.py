@@ -12,9 +12,7 @@ SMALL = {"train_count": 40, "test_count": 30}
 
 
 def scenes(*, data_options=None, **options):
-    return create_datasets(
-        "digits-in-scenes", **MODEL, data_options={**SMALL, **(data_options or {})}, **options
-    )
+    return create_datasets("digits-in-scenes", **MODEL, data_options={**SMALL, **(data_options or {})}, **options)
 
 
 def test_scenes_come_as_drawn_and_normalised():
@@ -88,9 +86,7 @@ def test_a_folder_of_mixed_and_damaged_images(make_folder):
 def test_a_folder_whose_splits_differ_in_classes(make_folder):
     root = make_folder()
     save_image(root / "train/fox/0.jpg")
-    with pytest.raises(
-        ValueError, match="only the training split has fox; only the evaluation split has none"
-    ):
+    with pytest.raises(ValueError, match="only the training split has fox; only the evaluation split has none"):
         create_datasets(str(root), **MODEL)
 
 
@@ -160,9 +156,7 @@ def test_errors_name_the_value(name, options, error, message):
 
 
 def test_unknown_options_of_a_folder(make_folder):
-    with pytest.raises(
-        ValueError, match=r"unknown data_options key 'clas_map' \(did you mean 'class_map'\?\)"
-    ):
+    with pytest.raises(ValueError, match=r"unknown data_options key 'clas_map' \(did you mean 'class_map'\?\)"):
         create_datasets(str(make_folder()), **MODEL, data_options={"clas_map": "x"})
 
 

@@ -45,9 +45,7 @@ def test_class_map_shows_an_effect(make_folder):
 def test_missing_folders_are_named_with_the_layout(make_folder, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no folder '.*nowhere'; expected SPLIT/CLASS/\*.jpg"):
         split_folder(tmp_path / "nowhere", "train")
-    with pytest.raises(
-        FileNotFoundError, match=r"no split 'test' in .* \(looked for test; found train, val\)"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"no split 'test' in .* \(looked for test; found train, val\)"):
         split_folder(make_folder(), "test")
 
 

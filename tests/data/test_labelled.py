@@ -61,9 +61,7 @@ def test_too_many_unreadable_files_end_the_run_by_name(make_folder):
     for index in range(4):
         truncate(folder / f"dog/{index}.jpg")
     data = open_split(folder)
-    with pytest.raises(
-        RuntimeError, match=r"4 of 10 images cannot be read, more than the 3 allowed.*dog/0.jpg, "
-    ):
+    with pytest.raises(RuntimeError, match=r"4 of 10 images cannot be read, more than the 3 allowed.*dog/0.jpg, "):
         data[5]
 
 

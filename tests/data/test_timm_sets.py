@@ -21,9 +21,7 @@ def mnist(tmp_path: Path) -> Path:
     for part, count in (("train", 3), ("t10k", 2)):
         images = struct.pack(">IIII", 0x803, count, 28, 28) + bytes(range(count)) * 784
         (raw / f"{part}-images-idx3-ubyte").write_bytes(images)
-        (raw / f"{part}-labels-idx1-ubyte").write_bytes(
-            struct.pack(">II", 0x801, count) + bytes(range(count))
-        )
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + bytes(range(count)))
     return tmp_path
 
 

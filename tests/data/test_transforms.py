@@ -111,9 +111,7 @@ def test_keys_of_other_keys_show_an_effect(image):
     ("key", "value"), [("crop_pct", 0.5), ("crop_mode", "border"), ("interpolation", "nearest")]
 )
 def test_keys_that_reach_evaluation(image, key, value):
-    default, changed = (
-        create_transforms((3, 32, 32), **HALF, augment=a)[1](image) for a in ({}, {key: value})
-    )
+    default, changed = (create_transforms((3, 32, 32), **HALF, augment=a)[1](image) for a in ({}, {key: value}))
     assert not torch.equal(default, changed)
 
 

@@ -147,7 +147,10 @@ def test_the_model_is_given_back_as_it_was(make_vit, name):
     images, labels = make_batch(task)
 
     def state():
-        hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), m.training, sorted(vars(m))) for m in model.modules()]
+        hooks = [
+            (len(m._forward_hooks), len(m._forward_pre_hooks), m.training, sorted(vars(m)))
+            for m in model.modules()
+        ]
         return hooks, copy.deepcopy(model.state_dict())
 
     before = state()

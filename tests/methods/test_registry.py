@@ -5,7 +5,17 @@ import pytest
 import attnmix
 from attnmix.methods import Choice, method_options
 
-SHARED = {"smoothing", "mixup_prob", "mixup_alpha", "cutmix_alpha", "prob", "mode", "pairing", "block", "seed"}
+SHARED = {
+    "smoothing",
+    "mixup_prob",
+    "mixup_alpha",
+    "cutmix_alpha",
+    "prob",
+    "mode",
+    "pairing",
+    "block",
+    "seed",
+}
 
 
 @pytest.mark.parametrize("name", attnmix.METHODS)

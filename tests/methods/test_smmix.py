@@ -83,7 +83,10 @@ def test_losses_equal_hand_written_ones(make_vit, batch, size, options):
             model.head(model.fc_norm(torch.stack(tokens).mean(dim=0))) for tokens in (inside, outside)
         )
         fine.append(
-            (references.cross_entropy(of_source, smoothed[partner]) + references.cross_entropy(of_target, smoothed[i]))
+            (
+                references.cross_entropy(of_source, smoothed[partner])
+                + references.cross_entropy(of_target, smoothed[i])
+            )
             / 2
         )
         weight = window[0] * window[1] / (size[0] * size[1] / 16)
@@ -118,7 +121,7 @@ def test_the_clean_pass_is_as_at_inference_and_leaves_no_mark(make_vit):
     model = make_vit(drop_path_rate=0.5, proj_drop_rate=0.3).train()
     model.fc_norm = nn.Identity()
     model.norm_pre = nn.BatchNorm1d(25)  # statistics that a training-mode pass would move
-    task, (images, labels) = make_task(model), make_batch(4)
+    task, (images, _) = make_task(model), make_batch(4)
     reference = copy.deepcopy(model).eval()
     before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()

@@ -73,7 +73,13 @@ def test_no_gradient_reaches_the_model_through_the_label(make_vit):
 
 @pytest.mark.parametrize(
     "options",
-    [{"block": 0}, {"attention": "image"}, {"attention_share": 1.0}, {"mask_to_grid": "area"}, {"cutmix_alpha": 0.3}],
+    [
+        {"block": 0},
+        {"attention": "image"},
+        {"attention_share": 1.0},
+        {"mask_to_grid": "area"},
+        {"cutmix_alpha": 0.3},
+    ],
 )
 def test_every_option_changes_the_weights(make_vit, options):
     model = make_vit()

@@ -122,5 +122,3 @@ def test_draws_depend_on_the_seed_alone():
 def test_wrong_settings_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         MixSampler(**options)
-
-

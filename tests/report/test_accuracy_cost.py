@@ -30,9 +30,7 @@ def test_methods_without_accuracy_or_step_time_are_left_out(broken):
 
 
 def test_labels_of_close_methods_do_not_overlap():
-    summary = [
-        {"label": f"method {i}", "top1_mean": 70 + 0.1 * i, "step_ratio": 1 + 0.001 * i} for i in range(4)
-    ]
+    summary = [{"label": f"method {i}", "top1_mean": 70 + 0.1 * i, "step_ratio": 1 + 0.001 * i} for i in range(4)]
     figure = accuracy_cost({"summary": summary})
     png(figure)
     renderer = figure.canvas.get_renderer()

@@ -40,9 +40,7 @@ def test_what_is_no_square_matrix_like_the_first_is_left_out():
 
 
 def test_too_few_class_names_are_filled_with_numbers():
-    labels = (
-        confusion_matrix(results_of(np.eye(3).tolist(), names=["cat"]), "smmix").axes[0].get_yticklabels()
-    )
+    labels = confusion_matrix(results_of(np.eye(3).tolist(), names=["cat"]), "smmix").axes[0].get_yticklabels()
     assert [label.get_text() for label in labels] == ["cat", "1", "2"]
 
 

@@ -28,9 +28,7 @@ def test_one_line_and_one_band_for_each_method_in_its_colour(results):
     for axes in figure.axes:
         assert [line.get_color() for line in axes.lines] == colors
         assert len(axes.collections) == len(colors)
-    expected = np.mean(
-        [run["history"][-1]["eval_top1"] for run in results["runs"] if run["label"] == "smmix"]
-    )
+    expected = np.mean([run["history"][-1]["eval_top1"] for run in results["runs"] if run["label"] == "smmix"])
     assert figure.axes[0].lines[2].get_ydata()[-1] == expected
     assert [text.get_text() for text in figure.legends[0].get_texts()] == results["methods"]
 

@@ -67,9 +67,7 @@ def test_resuming_is_exact(tiny, tmp_path, monkeypatch, method):
     assert same(untimed(first), untimed(second))
     assert resumed.confusion == straight.confusion
     assert len((tmp_path / "resumed" / "metrics.jsonl").read_text().splitlines()) == 4
-    weights = [
-        (tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("straight", "resumed")
-    ]
+    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("straight", "resumed")]
     assert weights[0] == weights[1]
 
 
@@ -108,9 +106,7 @@ def test_nothing_to_resume(tiny, tmp_path):
 def test_a_folder_that_holds_a_run(tiny, tmp_path):
     train(tiny(epochs=1), tmp_path, progress=False)
     assert has_checkpoint(tmp_path)
-    with pytest.raises(
-        FileExistsError, match=r"already holds a run: add --resume .* or choose another --out"
-    ):
+    with pytest.raises(FileExistsError, match=r"already holds a run: add --resume .* or choose another --out"):
         train(tiny(epochs=1), tmp_path)
 
 

@@ -65,8 +65,7 @@ def test_tensorboard_holds_the_curves(tiny, tmp_path):
 
 def test_same_seed_same_bits_other_seed_other(tiny, tmp_path):
     first, again, other = (
-        train(tiny(seed=seed), tmp_path / name, progress=False)
-        for seed, name in ((0, "a"), (0, "b"), (1, "c"))
+        train(tiny(seed=seed), tmp_path / name, progress=False) for seed, name in ((0, "a"), (0, "b"), (1, "c"))
     )
     assert losses(first) == losses(again)
     assert losses(first) != losses(other)
@@ -189,9 +188,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path, monkeypatch, ba
             return {**result, "loss": result["loss"] * (bad if len(calls) == 8 else 1)}
 
     monkeypatch.setattr(attnmix, "MixTask", Exploding)
-    message = (
-        f"the loss is {bad} in epoch 2, step 3: the checkpoint in .* is of an earlier epoch; try a lower lr"
-    )
+    message = f"the loss is {bad} in epoch 2, step 3: the checkpoint in .* is of an earlier epoch; try a lower lr"
     with pytest.raises(FloatingPointError, match=message):
         train(tiny(epochs=3), tmp_path, progress=False)
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["epoch"] == 1

@@ -125,9 +125,7 @@ def test_device_and_precision(tiny, tmp_path):
     accelerator = create_accelerator(tiny(device="cpu", precision="bf16"), tmp_path)
     assert accelerator.device.type == "cpu"
     assert accelerator.mixed_precision == "bf16"
-    assert (
-        create_accelerator(tiny(device="cpu"), tmp_path).mixed_precision == "no"
-    )  # a second run, another one
+    assert create_accelerator(tiny(device="cpu"), tmp_path).mixed_precision == "no"  # a second run, another one
     with pytest.raises(ValueError, match=r"precision is 'fp16', which needs a GPU"):
         create_accelerator(tiny(device="cpu", precision="fp16"), tmp_path)
 

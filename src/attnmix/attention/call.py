@@ -89,9 +89,7 @@ def softmax_rows(call: AttentionCall, start: int, stop: int) -> Tensor:
         mask = call.mask
         if mask.dim() > 1 and mask.shape[-2] != 1:
             mask = mask[..., start:stop, :]
-        logits = (
-            logits.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else logits + mask.float()
-        )
+        logits = logits.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else logits + mask.float()
     nothing_allowed = (logits == float("-inf")).all(dim=-1, keepdim=True)
     return logits.softmax(dim=-1).masked_fill(nothing_allowed, 0.0)
 

@@ -30,9 +30,7 @@ def first_row_rollout(calls: Sequence[AttentionCall], num_prefix_tokens: int) ->
         elif queries == tokens - num_prefix_tokens:  # prefix tokens join above: their share ends there
             row = left_product(row[:, num_prefix_tokens:], call)
         else:
-            raise ValueError(
-                f"class_rollout needs the same tokens in every block, got {queries} then {tokens}"
-            )
+            raise ValueError(f"class_rollout needs the same tokens in every block, got {queries} then {tokens}")
     return row
 
 

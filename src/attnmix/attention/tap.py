@@ -126,9 +126,7 @@ class AttentionTap:
 
     def _all_calls(self, quantity: str) -> list[AttentionCall]:
         if self._blocks is not None:
-            raise ValueError(
-                f"{quantity} needs every block: AttentionTap(model, blocks=None), got {self._blocks}"
-            )
+            raise ValueError(f"{quantity} needs every block: AttentionTap(model, blocks=None), got {self._blocks}")
         return list(self._recorder.calls.values())
 
     def _prefix(self, block: int) -> tuple[int, int]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
 from timm.utils import unwrap_model
+from torch import Tensor, nn
 
 SUPPORTED = "VisionTransformer (ViT, DeiT, DINOv2, SigLIP), Eva, Beit and Cait"
 
@@ -33,8 +33,8 @@ class BackboneView:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._compiled: nn.Module | None = model if hasattr(model, "_orig_mod") else None
-        self.model = unwrap_model(model)
+        self._compiled: Any = cast(Any, model) if hasattr(model, "_orig_mod") else None
+        self.model: Any = unwrap_model(model)
         self.name = type(self.model).__name__
         needed = ("forward_features", "forward_head", "patch_embed", "num_prefix_tokens", "num_classes")
         missing = [name for name in needed if not hasattr(self.model, name)]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from attnmix.commands.looking import gallery_rows
-from attnmix.commands.runs import LOOKED_AT, Run, first_images, load_evaluation
+from attnmix.commands.runs import LOOKED_AT, Run, first_images
 from attnmix.evaluation.label_content import label_content_controls
 from attnmix.evaluation.step_cost import StepCost, measure_step_costs
 from attnmix.methods import create_method
@@ -22,15 +22,21 @@ from attnmix.report import GalleryRow
 from attnmix.task import MixTask
 from attnmix.training.setup import create_model, model_inputs
 
-STEP_ROUNDS = 60
-PICTURES = 4  # per method
+STEP_ROUNDS = 40
+PICTURES = 3  # per method
 BASELINE = "plain CutMix"
 
 
-def collect_results(runs: Sequence[Run], entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Everything results.json holds but title and command: plain numbers, lists and names."""
+def collect_results(runs: Sequence[Run], entries: Sequence[dict[str, Any]], data: Any) -> dict[str, Any]:
+    """Everything results.json holds but title and command: plain numbers, lists and names.
+
+    Args:
+        runs: all of one recipe but for method and seed.
+        entries: what each came to.
+        data: the evaluation set.
+    """
     labels = list(dict.fromkeys(run.spec.label for run in runs))
-    costs = _step_costs(runs)
+    costs = _step_costs(runs, data)
     settings = asdict(runs[0].recipe)
     for key in ("method", "method_options", "seed"):
         settings.pop(key)
@@ -46,15 +52,14 @@ def collect_results(runs: Sequence[Run], entries: Sequence[dict[str, Any]]) -> d
             _summary(label, [entry for entry in entries if entry["label"] == label], costs[label])
             for label in labels
         ],
-        "controls": _controls(runs[0]),
+        "controls": _controls(runs[0], data),
         "notes": [],
     }
 
 
-def pictures(runs: Sequence[Run]) -> list[GalleryRow]:
+def pictures(runs: Sequence[Run], data: Any) -> list[GalleryRow]:
     """Gallery rows of each method, mixed under the attention of its own first seed's model."""
     inputs = model_inputs(runs[0].recipe)
-    data = load_evaluation(runs[0].recipe)
     images, labels, masks = first_images(data, PICTURES)
     rows: list[GalleryRow] = []
     for run in (run for run in runs if run.recipe.seed == runs[0].recipe.seed):
@@ -98,10 +103,9 @@ def _summary(label: str, entries: Sequence[dict[str, Any]], cost: StepCost) -> d
     }
 
 
-def _step_costs(runs: Sequence[Run]) -> dict[str, StepCost]:
+def _step_costs(runs: Sequence[Run], data: Any) -> dict[str, StepCost]:
     """Steps as the recipe takes them, Mixup draws included, against plain CutMix; one thread on a CPU."""
     recipe = runs[0].recipe
-    data = load_evaluation(recipe)
     images, labels, _ = first_images(data, recipe.batch_size)
     device = "cuda" if torch.cuda.is_available() and recipe.device in ("auto", "cuda") else "cpu"
     images, labels = images.to(device), labels.to(device)
@@ -116,15 +120,12 @@ def _step_costs(runs: Sequence[Run]) -> dict[str, StepCost]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return measure_step_costs(
-            tasks, images, labels, baseline=BASELINE, rounds=STEP_ROUNDS, statistic="mean"
-        )
+        return measure_step_costs(tasks, images, labels, baseline=BASELINE, rounds=STEP_ROUNDS, statistic="mean")
     finally:
         torch.set_num_threads(threads)
 
 
-def _controls(run: Run) -> list[dict[str, Any]]:
-    data = load_evaluation(run.recipe)
+def _controls(run: Run, data: Any) -> list[dict[str, Any]]:
     images, labels, masks = first_images(data, LOOKED_AT)
     if masks is None:
         return []

@@ -57,15 +57,13 @@ def run(arguments: Namespace) -> int:
 
     # torch, timm and matplotlib take seconds to import: not before the arguments are known to be right
     from attnmix.commands.collect import collect_results, pictures
-    from attnmix.commands.runs import Run, do_runs
+    from attnmix.commands.runs import Run, do_runs, load_evaluation
     from attnmix.report import format_summary, write_report
 
     runs = [
         Run(
             spec,
-            replace(
-                recipe, method=spec.name, seed=seed, method_options=_options(recipe.method_options, spec)
-            ),
+            replace(recipe, method=spec.name, seed=seed, method_options=_options(recipe.method_options, spec)),
             out / "runs" / f"{spec.folder}-seed{seed}",
         )
         for seed in seeds
@@ -73,14 +71,15 @@ def run(arguments: Namespace) -> int:
     ]
     entries = do_runs(runs, jobs=jobs, say=console.print)
     with console.status("timing steps, judging labels, drawing pictures"):
+        data = load_evaluation(recipe)
         results = {
             "title": "attnmix: " + ", ".join(spec.label for spec in specs),
             "command": shlex.join(["attnmix", *sys.argv[1:]]),
-            **collect_results(runs, entries),
+            **collect_results(runs, entries, data),
         }
         out.mkdir(parents=True, exist_ok=True)
         (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-        page = write_report(results, pictures(runs), out)
+        page = write_report(results, pictures(runs, data), out)
     console.print(format_summary(results))
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
     return 0

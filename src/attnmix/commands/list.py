@@ -20,9 +20,7 @@ MODELS = ("vit_*", "deit*", "cait_*", "beit*", "eva*", "swin*", "pvt*", "xcit_*"
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what to list and a filter."""
     kinds = ["methods", "recipes", "models", "data"]
-    parser.add_argument(
-        "what", nargs="?", choices=kinds, help="what to list; everything but models if left out"
-    )
+    parser.add_argument("what", nargs="?", choices=kinds, help="what to list; everything but models if left out")
     parser.add_argument("filter", nargs="?", help="only names that match this pattern, as 'deit*'")
 
 
@@ -33,9 +31,7 @@ def run(arguments: Namespace) -> int:
     listings = {"methods": _methods, "recipes": _recipes, "data": _data, "models": _models}
     kinds = [arguments.what] if arguments.what else ["methods", "recipes", "data"]
     for kind in kinds:
-        rows = [
-            row for row in listings[kind]() if arguments.filter is None or fnmatch(row[0], arguments.filter)
-        ]
+        rows = [row for row in listings[kind]() if arguments.filter is None or fnmatch(row[0], arguments.filter)]
         if not rows:
             raise ValueError(f"no {kind} match {arguments.filter!r}")
         if len(kinds) > 1:

@@ -65,11 +65,10 @@ def first_images(data: Any, count: int) -> tuple[torch.Tensor, torch.Tensor, tor
     items = [data[int(i)] for i in index]
     images = torch.stack([image for image, _ in items])
     masks = getattr(data, "masks", None)
-    if masks is not None and masks.shape[-2:] == images.shape[-2:]:
-        masks = masks[index]
-    else:
-        masks = None
-    return images, torch.tensor([label for _, label in items]), masks
+    labels = torch.tensor([label for _, label in items])
+    if masks is None or masks.shape[-2:] != images.shape[-2:]:
+        return images, labels, None
+    return images, labels, masks[index]
 
 
 def do_runs(runs: Sequence[Run], *, jobs: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -165,11 +164,9 @@ def _do_run(run: Run) -> dict[str, Any]:
     return entry
 
 
-def _label_content(run: Run, model: torch.nn.Module) -> dict[str, float] | None:
+def _label_content(run: Run, model: Any) -> dict[str, float] | None:
     images, labels, masks = first_images(load_evaluation(run.recipe), LOOKED_AT)
-    method = pasting_method(
-        run.recipe.method, num_classes=model.num_classes, **run.recipe.method_options
-    )
+    method = pasting_method(run.recipe.method, num_classes=model.num_classes, **run.recipe.method_options)
     if masks is None or method is None:
         return None
     return label_content_error(model, method, images, labels, masks).as_dict()

@@ -50,9 +50,7 @@ def run(arguments: Namespace) -> int:
     if os.environ.get("RANK", "0") != "0":  # another process of torchrun's tells
         return 0
     top5 = "" if result.top5 is None else f", top-5 {result.top5:.1f} %"
-    print(
-        f"top-1 {result.top1:.1f} %{top5} in {result.seconds:.0f} s, {result.images_per_second:.0f} images/s"
-    )
+    print(f"top-1 {result.top1:.1f} %{top5} in {result.seconds:.0f} s, {result.images_per_second:.0f} images/s")
     print(f'model: {result.model}  (timm.create_model("local-dir:{result.model}", pretrained=True))')
     print(f"curves: {out / 'metrics.jsonl'}, or tensorboard --logdir {out}")
     return 0

@@ -22,9 +22,7 @@ class Digits(LabelledImages):
 
     class_names = CLASS_NAMES
 
-    def __init__(
-        self, split: str = "train", *, transform: Callable[[Image.Image], Any] | None = None
-    ) -> None:
+    def __init__(self, split: str = "train", *, transform: Callable[[Image.Image], Any] | None = None) -> None:
         ink, digits = load_originals()
         self.split = split
         self.transform = transform

@@ -62,15 +62,11 @@ class DigitsInScenes(LabelledImages):
         transform: Callable[[Image.Image], Any] | None = None,
     ) -> None:
         used = torch.tensor(originals_of(split, SCENE_SPLITS))
-        _check_options(
-            size=size, scale=scale, rotation=rotation, clutter=clutter, texture=texture, noise=noise
-        )
+        _check_options(size=size, scale=scale, rotation=rotation, clutter=clutter, texture=texture, noise=noise)
         _check_counts(train_count=train_count, test_count=test_count, seed=seed)
         self.split = split
         self.transform = transform
-        self.options = SceneOptions(
-            size, (float(scale[0]), float(scale[1])), rotation, clutter, texture, noise
-        )
+        self.options = SceneOptions(size, (float(scale[0]), float(scale[1])), rotation, clutter, texture, noise)
         if split == "off-centre":
             self.options = replace(self.options, scale=OFF_CENTRE_SCALE, min_offset=0.5)
 
@@ -83,9 +79,7 @@ class DigitsInScenes(LabelledImages):
         self.masks = torch.empty(count, size, size, dtype=torch.bool)
         glyphs = upscale(ink)
         for chunk in torch.arange(count).split(max(1, _PIXELS_AT_ONCE // size**2)):
-            scenes = draw_scenes(
-                glyphs[self.originals[chunk]], glyphs[used], self.options, generator=generator
-            )
+            scenes = draw_scenes(glyphs[self.originals[chunk]], glyphs[used], self.options, generator=generator)
             self.images[chunk], opacity = render_scenes(scenes)
             self.masks[chunk] = opacity > 0.5
         self.boxes = boxes_of(self.masks)
@@ -110,9 +104,7 @@ def _check_options(
     if size < 16:
         raise ValueError(f"size {size}: a digit is not to be told below 16 pixels")
     if not isinstance(scale, Sequence) or len(scale) != 2 or not 0.3 <= scale[0] <= scale[1] <= 1:
-        raise ValueError(
-            f"scale {scale!r}: expected (smallest, largest) with 0.3 <= smallest <= largest <= 1"
-        )
+        raise ValueError(f"scale {scale!r}: expected (smallest, largest) with 0.3 <= smallest <= largest <= 1")
     if not 0 <= rotation <= 180:
         raise ValueError(f"rotation {rotation!r}: expected degrees from 0 to 180")
     if clutter < 0:
@@ -126,7 +118,5 @@ def _check_counts(*, train_count: int, test_count: int, seed: int) -> None:
     for name, count in (("train_count", train_count), ("test_count", test_count)):
         if count < 1:
             raise ValueError(f"{name} {count!r}: expected 1 or more")
-    if (
-        not 0 <= seed < 2**29
-    ):  # torch's CPU generator sees 32 bits of a seed, some of which tell the splits apart
+    if not 0 <= seed < 2**29:  # torch's CPU generator sees 32 bits of a seed, some of which tell the splits apart
         raise ValueError(f"seed {seed!r}: expected 0 to {2**29 - 1}")

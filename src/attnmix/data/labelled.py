@@ -110,9 +110,7 @@ class ReadableImages(LabelledImages):
     def _report(self, index: int, error: Exception) -> None:
         if not self._is_unreadable[index]:
             self._is_unreadable[index] = True
-            _logger.warning(
-                "unreadable image %s (%s): the next one stands in for it", self._name_of(index), error
-            )
+            _logger.warning("unreadable image %s (%s): the next one stands in for it", self._name_of(index), error)
         count = int(self._is_unreadable.sum())
         if count > self.allowed_unreadable:
             names = self.unreadable

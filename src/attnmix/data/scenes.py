@@ -65,9 +65,7 @@ class Scenes:
 
 def upscale(ink: torch.Tensor) -> torch.Tensor:
     """8x8 ink [N, 8, 8] in [0, 1] -> glyphs [N, 32, 32] with smooth strokes."""
-    return F.interpolate(ink[:, None], size=(GLYPH, GLYPH), mode="bicubic", align_corners=False)[:, 0].clamp(
-        0, 1
-    )
+    return F.interpolate(ink[:, None], size=(GLYPH, GLYPH), mode="bicubic", align_corners=False)[:, 0].clamp(0, 1)
 
 
 def stroke(ink: torch.Tensor) -> torch.Tensor:

@@ -84,16 +84,12 @@ def _check_torchvision(name: str, split: str, options: Mapping[str, Any]) -> Non
     short = name.split("/", 1)[1].lower()
     if short not in _TORCHVISION:
         known = ", ".join(_TORCHVISION)
-        raise ValueError(
-            f"unknown torchvision data set {name!r}{nearest(short, _TORCHVISION)}; known: {known}"
-        )
+        raise ValueError(f"unknown torchvision data set {name!r}{nearest(short, _TORCHVISION)}; known: {known}")
     if "root" not in options:
         raise ValueError(f"{name!r} needs data_options root: the folder it lies in (or is to be fetched to)")
     if short in _TWO_PARTS and split not in _TWO_PART_SPLITS:
         known = ", ".join(_TWO_PART_SPLITS)
-        raise ValueError(
-            f"unknown split {split!r}{nearest(split, _TWO_PART_SPLITS)} of {name!r}; known: {known}"
-        )
+        raise ValueError(f"unknown split {split!r}{nearest(split, _TWO_PART_SPLITS)} of {name!r}; known: {known}")
 
 
 def _class_names(opened: Any, num_classes: int | None, name: str) -> list[str]:

@@ -57,9 +57,7 @@ def create_transforms(
     Raises ValueError for an unknown key or a value timm cannot use.
     """
     # None stands for timm's default, except that timm takes color_jitter None for no jitter.
-    augment = {
-        key: value for key, value in (augment or {}).items() if value is not None or key == "color_jitter"
-    }
+    augment = {key: value for key, value in (augment or {}).items() if value is not None or key == "color_jitter"}
     check_keys("augment", augment, AUGMENT_KEYS)
     _check_values(augment)
     channels, height, width = _check_input(input_size, mean, std)
@@ -88,9 +86,7 @@ def create_transforms(
     return training, evaluation
 
 
-def _check_input(
-    input_size: Sequence[int], mean: Sequence[float], std: Sequence[float]
-) -> tuple[int, int, int]:
+def _check_input(input_size: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> tuple[int, int, int]:
     if len(input_size) != 3 or input_size[0] not in (1, 3):
         raise ValueError(
             f"input_size {tuple(input_size)}: expected (channels, height, width) with 1 or 3 channels"

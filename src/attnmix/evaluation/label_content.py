@@ -153,8 +153,6 @@ def _summarise(weights: Tensor, truths: Tensor, targets: Tensor) -> LabelContent
     _, cluster = targets[known].unique(return_inverse=True)
     clusters = int(cluster.max()) + 1
     # sandwich estimate of a mean's variance from sums of residuals per cluster
-    residuals = torch.zeros(clusters, dtype=torch.float64).index_add_(
-        0, cluster, error.abs() - error.abs().mean()
-    )
+    residuals = torch.zeros(clusters, dtype=torch.float64).index_add_(0, cluster, error.abs() - error.abs().mean())
     variance = (residuals**2).sum() * clusters / max(clusters - 1, 1) / len(error) ** 2
     return LabelContentError(float(error.abs().mean()), math.sqrt(float(variance)), float(error.mean()))

@@ -1,4 +1,7 @@
-"""What a training step costs beside plain CutMix: interleaved, because absolute times on shared machines are noise."""
+"""What a training step costs beside plain CutMix.
+
+Interleaved, because absolute times on shared machines are noise.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -89,7 +92,6 @@ def measure_step_costs(
         if progress is not None:
             progress(turn + warmup + 1, rounds + warmup)
 
-    average = np.median if statistic == "median" else np.mean
     base = names.index(baseline)
 
     def ratios(sample: np.ndarray) -> np.ndarray:
@@ -100,9 +102,9 @@ def measure_step_costs(
     middle = ratios(times)
     boot = np.stack([ratios(times[random.integers(rounds, size=rounds)]) for _ in range(1000)])
     low, high = np.quantile(boot, [0.025, 0.975], axis=0)
-    seconds = average(times, axis=0)
+    typical = np.median(times, axis=0) if statistic == "median" else times.mean(axis=0)
     return {
-        label: StepCost(*(float(row[column]) for row in (seconds, middle, low, high)))
+        label: StepCost(*(float(row[column]) for row in (typical, middle, low, high)))
         for column, label in enumerate(names)
     }
 

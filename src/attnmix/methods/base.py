@@ -62,9 +62,7 @@ class MixMethod(nn.Module):
         """Smoothed label distributions `[B, C]` of the unmixed images."""
         return soft_targets(labels, num_classes=self.num_classes, smoothing=self.smoothing)
 
-    def outcome(
-        self, mixed: MixedBatch, output: Tensor, targets: Tensor, **more_losses: Tensor
-    ) -> dict[str, Any]:
+    def outcome(self, mixed: MixedBatch, output: Tensor, targets: Tensor, **more_losses: Tensor) -> dict[str, Any]:
         """Put a step's result together: cross-entropy against the mixed labels, plus further losses."""
         target = mix_targets(targets, mixed.source_index, mixed.source_weight)
         losses = {"classification": F.cross_entropy(output.float(), target), **more_losses}

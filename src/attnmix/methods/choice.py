@@ -39,7 +39,7 @@ class Choice(MixMethod):
             raise ValueError(
                 f"weights {weights} do not fit {len(methods)} methods: want one each, none negative, not all 0"
             )
-        self.methods = nn.ModuleList(methods)
+        self.methods: Any = nn.ModuleList(methods)
         self.weights = torch.tensor(weights, dtype=torch.float64) / sum(weights)
         for method in methods:
             method.generator = self.generator
@@ -47,13 +47,13 @@ class Choice(MixMethod):
     @property
     def mixup_share(self) -> float:
         """Share of all steps that draw Mixup."""
-        shares = [method.mixup_share for method in self.methods]  # type: ignore[union-attr]
+        shares = [method.mixup_share for method in self.methods]
         return float(self.weights @ torch.tensor(shares, dtype=torch.float64))
 
     def bind(self, view: BackboneView) -> None:
         """Bind every member."""
         for method in self.methods:
-            method.bind(view)  # type: ignore[operator]
+            method.bind(view)
 
     def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
         """Mix as the drawn member does."""

@@ -32,9 +32,7 @@ class Mixup(MixMethod):
         seed: int = 0,
     ) -> None:
         super().__init__(num_classes=num_classes, smoothing=smoothing, seed=seed)
-        self.sampler = MixSampler(
-            prob=prob, mixup_prob=1.0, mixup_alpha=mixup_alpha, mode=mode, pairing=pairing
-        )
+        self.sampler = MixSampler(prob=prob, mixup_prob=1.0, mixup_alpha=mixup_alpha, mode=mode, pairing=pairing)
 
     @property
     def mixup_share(self) -> float:

@@ -130,8 +130,10 @@ class MixSampler:
         check_choice("mode", self.mode, MODES)
         check_choice("pairing", self.pairing, PAIRINGS)
         if self.mode == "pair" and self.pairing != "flip":
-            raise ValueError(f'mode "pair" needs pairing "flip", not "{self.pairing}": only then are two '
-                             "images each other's partner")
+            raise ValueError(
+                f'mode "pair" needs pairing "flip", not "{self.pairing}": only then are two '
+                "images each other's partner"
+            )
 
     def kind(self, generator: torch.Generator) -> str:
         """`keep`, `blend` or `paste`; always two draws, so that a share changes nothing but the kind."""

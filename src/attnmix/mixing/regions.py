@@ -7,9 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def cutmix_boxes(
-    source_share: Tensor, centre: Tensor, *, image_size: tuple[int, int]
-) -> Tensor:
+def cutmix_boxes(source_share: Tensor, centre: Tensor, *, image_size: tuple[int, int]) -> Tensor:
     """CutMix's boxes: side ratio sqrt(source_share), centred anywhere, clipped at the border.
 
     Every integer place whose centre lies on the image is equally likely, for odd and even sides alike, so

@@ -28,7 +28,8 @@ class GalleryRow:
 
     `source`, `target` and `mixed` are [H, W, 3] floats 0..1, `attention` is [gh, gw] or None. `weights` are
     of the source: "label", what the method gives it; "area", its share of the pixels; "attention", its share of
-    the attention on the mixed image; "visible", its true share of the object pixels; None where unknown. `window` is the pasted box in the mixed image as (top, left, height, width) in pixels, or None.
+    the attention on the mixed image; "visible", its true share of the object pixels; None where unknown. `window`
+    is the pasted box in the mixed image as (top, left, height, width) in pixels, or None.
     """
 
     method: str

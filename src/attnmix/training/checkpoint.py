@@ -62,9 +62,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         ValueError: if the file is no checkpoint of ours, or is damaged.
     """
     if not path.is_file():
-        raise FileNotFoundError(
-            f"nothing to resume: there is no checkpoint at {path}; start without --resume"
-        )
+        raise FileNotFoundError(f"nothing to resume: there is no checkpoint at {path}; start without --resume")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:

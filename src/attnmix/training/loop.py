@@ -94,9 +94,7 @@ def train(
     out = Path(out)
     checkpoint = out / CHECKPOINT
     if has_checkpoint(out) and not resume:
-        raise FileExistsError(
-            f"{out} already holds a run: add --resume to go on with it, or choose another --out"
-        )
+        raise FileExistsError(f"{out} already holds a run: add --resume to go on with it, or choose another --out")
     saved = load_checkpoint(checkpoint) if resume else None
     if saved is not None:
         check_same_recipe(saved["recipe"], recipe, path=checkpoint)
@@ -165,9 +163,7 @@ def train(
             set_epoch(train_loader, epoch - 1)
             task.get_trainable_module().train()
             accuracy.reset()
-            sums: dict[
-                str, Tensor | int
-            ] = {}  # of losses over images; on the device, so as not to wait for it
+            sums: dict[str, Tensor | int] = {}  # of losses over images; on the device, so as not to wait for it
             images_seen, unchecked = 0, []
             for index, (images, labels) in enumerate(train_loader):
                 images, labels = images.to(accelerator.device), labels.to(accelerator.device)
@@ -292,9 +288,7 @@ def _check_finite(losses: list[Tensor], *, epoch: int, last_step: int, out: Path
     if not finite.all():
         bad = int(finite.logical_not().nonzero()[0])
         step = last_step - len(losses) + 1 + bad
-        kept = (
-            f"the checkpoint in {out} is of an earlier epoch" if has_checkpoint(out) else "no checkpoint yet"
-        )
+        kept = f"the checkpoint in {out} is of an earlier epoch" if has_checkpoint(out) else "no checkpoint yet"
         raise FloatingPointError(
             f"the loss is {losses[bad].item()} in epoch {epoch}, step {step}: {kept}; "
             "try a lower lr, clip_grad 1.0, or precision no"

@@ -18,9 +18,7 @@ def progress_bar(console: Console, *, total: int, done: int) -> Iterator[Any]:
     if console.quiet or not console.is_terminal:
         yield lambda *args, **kwargs: None
         return
-    numbers = (
-        "loss {task.fields[loss]:.3f}  acc {task.fields[accuracy]:.1f} %  {task.fields[speed]:.0f} images/s"
-    )
+    numbers = "loss {task.fields[loss]:.3f}  acc {task.fields[accuracy]:.1f} %  {task.fields[speed]:.0f} images/s"
     columns = (
         TextColumn("epoch {task.fields[epoch]}"),
         BarColumn(),

@@ -252,9 +252,7 @@ def recipe_path(recipe: str | os.PathLike[str]) -> Path:
     if path.is_file():
         return path
     hint = nearest(str(recipe), known)
-    raise ValueError(
-        f"unknown recipe {str(recipe)!r}{hint}; known: {', '.join(known)}, or a path to a YAML file"
-    )
+    raise ValueError(f"unknown recipe {str(recipe)!r}{hint}; known: {', '.join(known)}, or a path to a YAML file")
 
 
 def load_recipe(recipe: str | os.PathLike[str], **overrides: Any) -> Recipe:
@@ -307,9 +305,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def _groups(kind: type) -> dict[str, type]:
     """Fields of a dataclass that are dataclasses themselves: name -> type."""
     hints = get_type_hints(kind)
-    return {
-        f.name: hints[f.name] for f in dataclasses.fields(kind) if dataclasses.is_dataclass(hints[f.name])
-    }
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind) if dataclasses.is_dataclass(hints[f.name])}
 
 
 def _check_keys(values: Mapping[Any, Any], kind: type, *, where: str, prefix: str = "") -> None:

@@ -70,9 +70,7 @@ def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
     kind, _, index = recipe.device.partition(":")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
-        raise ValueError(
-            f"device is {recipe.device!r}, but torch sees {count} CUDA devices here; use auto or cpu"
-        )
+        raise ValueError(f"device is {recipe.device!r}, but torch sees {count} CUDA devices here; use auto or cpu")
     if kind == "mps" and not torch.backends.mps.is_available():
         raise ValueError("device is 'mps', but torch sees no such device here; use auto or cpu")
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1  # by torchrun, which chooses each process's device
@@ -86,9 +84,7 @@ def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
             log_with="tensorboard",
             project_dir=str(out),
             # The order of an epoch is made from data_seed + epoch: seeds far apart share no order.
-            dataloader_config=DataLoaderConfiguration(
-                use_seedable_sampler=True, data_seed=100_003 * recipe.seed
-            ),
+            dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True, data_seed=100_003 * recipe.seed),
             kwargs_handlers=[DistributedDataParallelKwargs()],
         )
     if recipe.precision == "fp16" and accelerator.device.type == "cpu":
