@@ -50,6 +50,7 @@ def run(arguments: Namespace) -> int:
     jobs = arguments.jobs if arguments.jobs is not None else _default_jobs(recipe)
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}, but must be 1 or more")
+    _check_shared_options(recipe.method_options, specs)
     if recipe.threads is None and jobs > 1:
         recipe = replace(recipe, threads=max(1, (os.cpu_count() or 1) // jobs))
     out = Path(arguments.out)
@@ -100,6 +101,13 @@ def _default_jobs(recipe: Recipe) -> int:
 
     on_cpu = recipe.device == "cpu" or (recipe.device == "auto" and not torch.cuda.is_available())
     return (os.cpu_count() or 1) if on_cpu else 1
+
+
+def _check_shared_options(shared: dict[str, Any], specs: list[MethodSpec]) -> None:
+    """The recipe's method_options go to the methods that have them; one that none has is a mistake."""
+    for option in shared:
+        if not any(option in _options({option: None}, replace(spec, options={})) for spec in specs):
+            raise ValueError(f'no method here has the option "{option}"; see `attnmix list methods`')
 
 
 def _options(shared: dict[str, Any], spec: MethodSpec) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -84,7 +85,9 @@ def do_runs(runs: Sequence[Run], *, jobs: int, say: Callable[[str], None]) -> li
     if open_runs:
         # forked children inherit torch's thread pools half-alive
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(jobs, len(open_runs)), mp_context=context)
+        pool = ProcessPoolExecutor(
+            min(jobs, len(open_runs)), mp_context=context, initializer=_end_with_parent
+        )
         try:
             futures = {run.folder: pool.submit(_do_run, run) for run in open_runs}
             _follow(open_runs, futures, say)
@@ -97,6 +100,18 @@ def do_runs(runs: Sequence[Run], *, jobs: int, say: Callable[[str], None]) -> li
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     return [entry for run in runs if (entry := entries[run.folder]) is not None]
+
+
+def _end_with_parent() -> None:
+    """In a worker: however the command ends, its runs end with it and can be gone on with."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _follow(runs: Sequence[Run], futures: dict[Path, Future], say: Callable[[str], None]) -> None:

@@ -1,0 +1,182 @@
+import json
+import math
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from attnmix.cli import main
+
+TINY = [
+    "--model_options.embed_dim", "16", "--model_options.depth", "2", "--model_options.num_heads", "2",
+    "--epochs", "1", "--device", "cpu", "--threads", "1", "--schedule.warmup_epochs", "0",
+]  # fmt: skip
+SCENES = [*TINY, "--data_options.train_count", "64", "--data_options.test_count", "48", "--batch_size", "16"]
+
+
+def compare(out, *words, recipe="quickstart", settings=SCENES):
+    return main(["compare", recipe, *settings, "--out", str(out), *words])
+
+
+def read(out):
+    return json.loads((out / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """One comparison that several tests look at."""
+    out = tmp_path_factory.mktemp("compared")
+    methods = "none,cutmix,transmix,smmix:mixup_prob=0"
+    assert compare(out, "--methods", methods, "--seeds", "0,1", "--jobs", "2") == 0
+    return out
+
+
+@pytest.mark.slow
+def test_it_writes_results_figures_and_a_page(compared):
+    results = read(compared)
+    assert results["methods"] == ["none", "cutmix", "transmix", "smmix (mixup_prob=0)"]
+    assert len(results["runs"]) == 8
+    for row in results["summary"]:
+        runs = [run for run in results["runs"] if run["label"] == row["label"]]
+        assert sorted(run["seed"] for run in runs) == [0, 1]
+        assert row["top1_mean"] == pytest.approx(sum(run["top1"] for run in runs) / 2)
+        assert row["top1_std"] == pytest.approx(abs(runs[0]["top1"] - runs[1]["top1"]) / math.sqrt(2))
+        assert row["step_interval"][0] <= row["step_ratio"] <= row["step_interval"][1]
+        assert (row["label_content_error"] is None) == (row["label"] == "none")
+    assert [row["mixup_share"] for row in results["summary"]] == [0, 0, 0.5, 0]
+    assert len(results["controls"]) == 4
+    assert {path.name for path in (compared / "figures").glob("*.png")} >= {
+        "learning-curves.png", "accuracy-cost.png", "gallery.png", "confusion-smmix-mixup-prob-0.png",
+    }  # fmt: skip
+    page = (compared / "report.html").read_text()
+    assert "smmix (mixup_prob=0)" in page
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+
+
+@pytest.mark.slow
+def test_all_methods_start_from_the_same_weights_and_see_the_same_images(compared):
+    runs = [run for run in read(compared)["runs"] if run["seed"] == 0]
+    # not a step has been taken where no step can differ: the first learning rate is the same for all
+    assert len({run["history"][0]["lr"] for run in runs}) == 1
+    recipes = [json.loads((compared / "runs" / name / "run.json").read_text())["recipe"] for name in
+               ("none-seed0", "cutmix-seed0")]  # fmt: skip
+    assert {key for key in recipes[0] if recipes[0][key] != recipes[1][key]} == {"method"}
+
+
+@pytest.mark.slow
+def test_given_again_it_trains_nothing_and_extends_what_is_asked_for(compared, capsys):
+    before = {path: path.stat().st_mtime_ns for path in compared.glob("runs/*/run.json")}
+    assert compare(compared, "--methods", "none,cutmix,mixup", "--seeds", "0") == 0
+    assert "2 of 3 runs are done already" in capsys.readouterr().out
+    assert all(path.stat().st_mtime_ns == at for path, at in before.items())
+    assert read(compared)["methods"] == ["none", "cutmix", "mixup"]
+
+
+@pytest.mark.slow
+def test_a_changed_recipe_is_refused_rather_than_mixed_in(compared, capsys):
+    assert compare(compared, "--methods", "none", "--lr", "0.5") == 2
+    assert "lr" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_killed_it_goes_on_where_it_stopped(tmp_path):
+    command = [sys.executable, "-m", "attnmix", "compare", "quickstart", *SCENES, "--epochs", "200",
+               "--methods", "none", "--out", str(tmp_path)]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    metrics = tmp_path / "runs" / "none-seed0" / "metrics.jsonl"
+
+    def epochs():
+        return len(metrics.read_text().splitlines()) if metrics.is_file() else 0
+
+    deadline = time.monotonic() + 120
+    while epochs() < 3 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(2)  # its worker ends with it
+    stopped_at = epochs()
+    time.sleep(1)
+    assert 3 <= epochs() == stopped_at < 200
+    lines = metrics.read_text().splitlines()
+    assert compare(tmp_path, "--methods", "none", "--epochs", str(stopped_at + 2)) == 0
+    assert metrics.read_text().splitlines()[: stopped_at - 1] == lines[: stopped_at - 1]
+    assert epochs() == stopped_at + 2
+
+
+@pytest.fixture
+def jpeg_folder(tmp_path):
+    """Two classes of JPEGs of mixed sizes, one of them grey, one cut short, in train/ and val/."""
+    random = np.random.default_rng(0)
+    root = tmp_path / "photos"
+    for split, count in (("train", 12), ("val", 8)):
+        for label, brightness in (("cat & <dog>", 40), ("$fish$", 180)):
+            folder = root / split / label
+            folder.mkdir(parents=True)
+            for i in range(count):
+                height, width = random.integers(20, 90, size=2)
+                pixels = random.integers(brightness, brightness + 60, size=(height, width, 3), dtype=np.uint8)
+                image = Image.fromarray(pixels)
+                (image.convert("L") if i == 0 else image).save(folder / f"{i}.jpg")
+    whole = root / "train" / "$fish$" / "3.jpg"
+    whole.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    return root
+
+
+PHOTOS = [*TINY, "--model_options.img_size", "32", "--model_options.patch_size", "8",
+          "--model", "vit_tiny_patch16_224", "--batch_size", "8", "--loader.workers", "0"]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_folder_of_jpegs_of_mixed_sizes(tmp_path, jpeg_folder):
+    out = tmp_path / "out"
+    words = ["--data", str(jpeg_folder), "--methods", "cutmix,smmix"]
+    assert compare(out, *words, recipe="folder", settings=PHOTOS) == 0
+    results = read(out)
+    assert results["class_names"] == ["$fish$", "cat & <dog>"]
+    assert all(row["label_content_error"] is None for row in results["summary"])
+    assert results["controls"] == []
+    assert "<dog>" not in (out / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_training_on_that_folder(tmp_path, jpeg_folder, capsys):
+    out = tmp_path / "out"
+    words = ["train", "folder", *PHOTOS, "--data", str(jpeg_folder), "--method", "transmix", "--out", str(out)]
+    assert main(words) == 0
+    assert "top-1" in capsys.readouterr().out
+    assert (out / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_raw_digits_as_a_second_real_set(tmp_path):
+    words = ["--data", "digits", "--methods", "none,smmix", "--model_options.img_size", "16",
+             "--model_options.patch_size", "4", "--epochs", "2"]  # fmt: skip
+    assert compare(tmp_path, *words, settings=TINY) == 0
+    results = read(tmp_path)
+    assert len(results["class_names"]) == len(load_digits().target_names)
+    assert all(run["top1"] > 10 for run in results["runs"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--methods", "smix"], 'no method "smix"; did you mean "smmix"'),
+        (["--methods", "none", "--seeds", "a"], "seeds 'a': want whole numbers"),
+        (["--methods", "none", "--seeds", "1,1"], "named once"),
+        (["--methods", "none", "--jobs", "0"], "jobs is 0"),
+        (["--methods", "none", "--method_options.porb", "1"], 'no method here has the option "porb"'),
+        (["--methods", "none", "--epoch", "3"], "--epoch"),
+    ],
+)
+def test_wrong_words_are_named(tmp_path, capsys, words, message):
+    assert compare(tmp_path / "out", *words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "out").exists()
