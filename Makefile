@@ -20,8 +20,9 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(STAMP)  ## train four methods on the embedded data and write the report (minutes, CPU)
-	@echo "== training none, cutmix, transmix and smmix on digits in scenes; report in $(DEMO)"
-	$(BIN)/attnmix compare quickstart --methods none,cutmix,transmix,smmix --seeds 0 --out $(DEMO)
+	@echo "== training none, cutmix, transmix and smmix (all but none with Mixup half of the time); report in $(DEMO)"
+	$(BIN)/attnmix compare quickstart --methods none,cutmix,transmix,smmix \
+		--method_options.mixup_prob 0.5 --seeds 0 --out $(DEMO)
 
 test: $(STAMP)  ## all tests, slow ones too: no network, no GPU needed
 	@echo "== running the tests"

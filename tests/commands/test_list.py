@@ -11,10 +11,16 @@ def listed(capsys, *words):
 
 
 def test_methods_come_with_their_first_line(capsys):
-    lines = listed(capsys, "methods")
+    lines = [line for line in listed(capsys, "methods") if line[2] != " "]
     assert [line.split()[0] for line in lines] == list(attnmix.METHODS)
     for line, kind in zip(lines, attnmix.METHODS.values(), strict=True):
         assert line.endswith(kind.__doc__.partition("\n")[0])
+
+
+def test_methods_come_with_their_options_and_defaults(capsys):
+    text = " ".join(" ".join(listed(capsys, "methods", "smmix")).split())
+    assert "side_ratio=(0.25, 0.75), side_law='ratio'" in text
+    assert "cutmix_alpha" not in text
 
 
 def test_recipes_come_with_their_first_line(capsys):

@@ -61,7 +61,7 @@ def test_too_many_unreadable_files_end_the_run_by_name(make_folder):
     for index in range(4):
         truncate(folder / f"dog/{index}.jpg")
     data = open_split(folder)
-    with pytest.raises(RuntimeError, match=r"4 of 10 images cannot be read, more than the 3 allowed.*dog/0.jpg, "):
+    with pytest.raises(OSError, match=r"4 of 10 images cannot be read, more than the 3 allowed.*dog/0.jpg, "):
         data[5]
 
 
@@ -71,9 +71,7 @@ def test_the_allowance_is_one_percent_of_a_large_set():
 
     data = ReadableImages(1000, load, str, class_names=["a"])
     assert data.allowed_unreadable == 10
-    with pytest.raises(
-        RuntimeError, match=r"11 of 1000 images cannot be read.*: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, \.\.\."
-    ):
+    with pytest.raises(OSError, match=r"11 of 1000 images cannot be read.*: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, \.\.\."):
         data[0]
     assert ReadableImages(6, load, str, class_names=["a"], tolerated=1).allowed_unreadable == 1
 
@@ -81,7 +79,7 @@ def test_the_allowance_is_one_percent_of_a_large_set():
 def test_a_set_of_which_nothing_can_be_read(tmp_path):
     save_image(tmp_path / "cat/1.jpg")
     truncate(tmp_path / "cat/1.jpg")
-    with pytest.raises(RuntimeError, match=r"none of the 1 images can be read: .*cat/1.jpg"):
+    with pytest.raises(OSError, match=r"none of the 1 images can be read: .*cat/1.jpg"):
         open_split(tmp_path)[0]
 
 

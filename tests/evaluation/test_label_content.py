@@ -16,7 +16,9 @@ from tests.conftest import NUM_CLASSES
 @pytest.fixture
 def pictures():
     """Images, labels and object masks: a box each, of various sizes."""
-    boxes = torch.stack([torch.arange(12) % 5, torch.arange(12) % 7, 4 + torch.arange(12) % 4, torch.full((12,), 6)], 1)
+    boxes = torch.stack(
+        [torch.arange(12) % 5, torch.arange(12) % 7, 4 + torch.arange(12) % 4, torch.full((12,), 6)], 1
+    )
     return torch.randn(12, 3, 16, 24), torch.arange(12) % NUM_CLASSES, boxes_to_mask(boxes, (16, 24))
 
 

@@ -11,7 +11,9 @@ from tests.conftest import NUM_CLASSES
 @pytest.fixture
 def tasks(make_vit):
     model = make_vit()
-    return {n: attnmix.MixTask(model, attnmix.create_method(n, num_classes=NUM_CLASSES)) for n in ("none", "cutmix")}
+    return {
+        n: attnmix.MixTask(model, attnmix.create_method(n, num_classes=NUM_CLASSES)) for n in ("none", "cutmix")
+    }
 
 
 BATCH = torch.randn(2, 3, 16, 24), torch.tensor([0, 1])
@@ -48,7 +50,12 @@ def test_a_real_step_trains_and_reports_progress(tasks):
     before = [parameter.clone() for parameter in tasks["none"].parameters()]
     seen = []
     costs = step_cost.measure_step_costs(
-        tasks, *BATCH, baseline="cutmix", rounds=3, warmup=1, progress=lambda done, total: seen.append((done, total))
+        tasks,
+        *BATCH,
+        baseline="cutmix",
+        rounds=3,
+        warmup=1,
+        progress=lambda done, total: seen.append((done, total)),
     )
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert all(cost.seconds > 0 for cost in costs.values())

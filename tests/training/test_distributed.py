@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from attnmix.training.checkpoint import load_checkpoint
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_model(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "attnmix", "train", "quickstart", "--method=smmix", "--out", str(tmp_path)]

@@ -25,6 +25,10 @@ from attnmix.training.setup import create_model, model_inputs
 STEP_ROUNDS = 40
 PICTURES = 3  # per method
 BASELINE = "plain CutMix"
+NOTE = (
+    f"Label-content error: {LOOKED_AT} evaluation images mixed by each method under its own trained model, Mixup "
+    "left out. SMMix pastes regions of its own choice; the others, and the controls, paste CutMix's boxes."
+)
 
 
 def collect_results(runs: Sequence[Run], entries: Sequence[dict[str, Any]], data: Any) -> dict[str, Any]:
@@ -53,7 +57,7 @@ def collect_results(runs: Sequence[Run], entries: Sequence[dict[str, Any]], data
             for label in labels
         ],
         "controls": _controls(runs[0], data),
-        "notes": [],
+        "notes": [NOTE] if any(entry["label_content_error"] for entry in entries) else [],
     }
 
 

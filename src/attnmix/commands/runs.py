@@ -85,9 +85,7 @@ def do_runs(runs: Sequence[Run], *, jobs: int, say: Callable[[str], None]) -> li
     if open_runs:
         # forked children inherit torch's thread pools half-alive
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(
-            min(jobs, len(open_runs)), mp_context=context, initializer=_end_with_parent
-        )
+        pool = ProcessPoolExecutor(min(jobs, len(open_runs)), mp_context=context, initializer=_end_with_parent)
         try:
             futures = {run.folder: pool.submit(_do_run, run) for run in open_runs}
             _follow(open_runs, futures, say)

@@ -51,7 +51,7 @@ class ReadableImages(LabelledImages):
     """Serves the next readable image in place of one that cannot be read, and keeps account of it.
 
     Each unreadable file is warned about once, by name, also when loader workers meet it: the account lies in
-    shared memory. More unreadable files than 1 % of the set and than `tolerated`: RuntimeError naming them.
+    shared memory. More unreadable files than 1 % of the set and than `tolerated`: OSError naming them.
 
     Args:
         size: number of samples.
@@ -98,7 +98,7 @@ class ReadableImages(LabelledImages):
                 self._report(candidate % size, error)
             else:
                 return image if self.transform is None else self.transform(image), label
-        raise RuntimeError(f"none of the {size} images can be read: {', '.join(self.unreadable[:5])}")
+        raise OSError(f"none of the {size} images can be read: {', '.join(self.unreadable[:5])}")
 
     def _read(self, index: int) -> tuple[Image.Image, int]:
         source, label = self._load(index)
@@ -115,7 +115,7 @@ class ReadableImages(LabelledImages):
         if count > self.allowed_unreadable:
             names = self.unreadable
             shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            raise RuntimeError(
+            raise OSError(
                 f"{count} of {len(self)} images cannot be read, more than the {self.allowed_unreadable} "
                 f"allowed; repair or remove them: {shown}"
             ) from error

@@ -226,7 +226,6 @@ def train(
     final_model = task.get_eval_model(ema=recipe.ema is not None)
     if measured is None:  # a finished run, resumed
         measured = _evaluate(final_model, eval_loader, num_classes, accelerator)
-    accelerator.end_training()
     total = sum(entry["seconds"] for entry in history)
     images = sum(entry["seconds"] * entry["images_per_second"] for entry in history)
     result = TrainingResult(
@@ -247,6 +246,8 @@ def train(
             interpolation=recipe.augment.interpolation,
         )
         (out / "result.json").write_text(json.dumps(dataclasses.asdict(result), indent=1), encoding="utf-8")
+    accelerator.wait_for_everyone()  # no process ends the group while another still needs it
+    accelerator.end_training()
     return result
 
 

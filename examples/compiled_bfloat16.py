@@ -1,0 +1,24 @@
+"""A step of each method with torch.compile and bfloat16 autocast, on a GPU where there is one."""
+
+import timm
+import torch
+
+import attnmix
+
+
+def main(backend: str = "inductor") -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    images, labels = torch.randn(8, 3, 224, 224, device=device), torch.randint(10, (8,), device=device)
+    model = torch.compile(timm.create_model("deit_tiny_patch16_224", num_classes=10).to(device), backend=backend)
+    for name in attnmix.METHODS:
+        task = attnmix.MixTask(model, attnmix.create_method(name, num_classes=10))
+        optimizer = torch.optim.AdamW(task.parameters(), lr=1e-3)
+        with torch.autocast(device, dtype=torch.bfloat16):
+            loss = task(images, labels)["loss"]
+        loss.backward()
+        optimizer.step()
+        print(f"{name:9} loss {loss.item():.3f}")
+
+
+if __name__ == "__main__":
+    main()
