@@ -1,7 +1,7 @@
 """What a training step costs against plain CutMix, fused attention on in all (`make bench`).
 
 Every method is forced to mix at every step and never to draw Mixup, so that what is timed is the method itself.
-Ratios come with their 95 % bootstrap interval; the last column is SMMix and plain CutMix at half the steps.
+Ratios come with their 95 % bootstrap interval over rounds.
 """
 
 import argparse

@@ -89,6 +89,15 @@ def test_a_compiled_task_reads_attention_and_tokens(make_vit):
         assert torch.allclose(ours["target"], wanted["target"], atol=1e-6)
         assert torch.allclose(ours["loss"], wanted["loss"], atol=1e-5)
         assert compiled.get_eval_model()(images).shape == (4, NUM_CLASSES)
+        assert set(compiled.state_dict()) == set(plain.state_dict())
+
+
+def test_a_copied_task_trains_its_own_model(make_vit):
+    task = make_task(make_vit(), "smmix", mixup_prob=0.0)
+    twin = copy.deepcopy(task)
+    twin(*make_batch())["loss"].backward()
+    assert twin.view.model.head.weight.grad is not None
+    assert task.view.model.head.weight.grad is None
 
 
 def test_device_and_dtype_follow_the_model(make_vit):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
+from timm.models import group_parameters
 from timm.task import TrainingTask
 from timm.utils import ModelEmaV3, unwrap_model
 from torch import Tensor, nn
@@ -26,12 +28,23 @@ class MixingModel(nn.Module):
 
     def forward(self, images: Tensor, labels: Tensor) -> dict[str, Any]:
         """See `MixTask.forward`."""
-        return self.method(self.view, images, labels)
+        out = self.method(self.view, images, labels)
+        # a step that draws Mixup may leave what the method added unused: DistributedDataParallel wants all of it
+        idle = [parameter.sum() for parameter in self.method.parameters()]
+        return {**out, "loss": out["loss"] + 0.0 * torch.stack(idle).sum()} if idle else out
 
     def no_weight_decay(self) -> set[str]:
         """The model's own list, which timm's optimizer factory asks for."""
         names = self.model.no_weight_decay() if hasattr(self.model, "no_weight_decay") else set()
         return {f"model.{name}" for name in names}
+
+    def group_matcher(self, coarse: bool = False) -> Callable[[str], float]:
+        """Parameter name -> layer, which timm's layer decay asks for: the model's own layers.
+
+        What the method added goes with the model's head.
+        """
+        layers = group_parameters(self.model, self.model.group_matcher(coarse=coarse), reverse=True)
+        return lambda name: layers.get(name.removeprefix("model."), max(layers.values()))
 
 
 class MixTask(TrainingTask):
@@ -117,16 +130,20 @@ class MixTask(TrainingTask):
 
     def compile(self, backend: str = "inductor", mode: str | None = None, **options: Any) -> nn.Module:
         """Compile the model, both for whole forwards and where a method reads its final tokens."""
-        self.eval_model = self.view.compile(backend=backend, mode=mode, **options)
-        return self.eval_model
+        module = unwrap_model(self.trainable_module)
+        module.view = BackboneView(
+            cast(nn.Module, torch.compile(self.view.model, backend=backend, mode=mode, **options))
+        )
+        return module.view.compiled
 
     def get_eval_model(self, module: nn.Module | None = None, ema: bool = False) -> nn.Module | None:
         """The plain timm model, without what the method added; `ema` for its moving average."""
         if module is not None:
             return module
         if ema:
-            return self.trainable_module_ema.module if self.has_ema() else None
-        return getattr(self, "eval_model", self.view.model)
+            plain = self.trainable_module_ema.module if self.has_ema() else None
+            return getattr(self, "eval_model_ema", plain)
+        return self.view.model if self.view.compiled is None else self.view.compiled
 
     def setup_ema(
         self,

@@ -304,7 +304,14 @@ def test_no_attention_caught():
         tapped(model)
 
 
-@pytest.mark.parametrize("block", [0, 3, -2, -4])
+@pytest.mark.parametrize("block", [3, -4])
+def test_block_out_of_range(block):
+    tap = tapped(build("vit"), (-1,))
+    with pytest.raises(ValueError, match=f"block {block} is none of the 3 of VisionTransformer: -3 to 2"):
+        tap.class_attention(block)
+
+
+@pytest.mark.parametrize("block", [0, -2])
 def test_block_not_kept(block):
     tap = tapped(build("vit"), (-1,))
     with pytest.raises(ValueError, match=rf"block {block} of VisionTransformer was not kept: .* 3 blocks, \[2\]"):

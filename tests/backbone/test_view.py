@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import timm
 import torch
@@ -10,7 +12,7 @@ FAMILIES = [
     ("no class token", {"class_token": False, "global_pool": "avg"}, 0, False),
     ("class and registers", {"reg_tokens": 3}, 4, True),
     ("registers only", {"class_token": False, "reg_tokens": 2, "global_pool": "avg"}, 2, False),
-    ("class token, averaged", {"global_pool": "avg"}, 1, True),
+    ("class token, averaged", {"global_pool": "avg"}, 1, False),
     ("attention pool", {"class_token": False, "global_pool": "map"}, 0, True),
 ]
 
@@ -73,6 +75,26 @@ def test_patches_dropped_in_training_are_refused(make_vit):
     BackboneView(make_vit()).require_all_tokens()
     with pytest.raises(ValueError, match="drops 25% of its patches.*patch_drop_rate=0"):
         BackboneView(make_vit(patch_drop_rate=0.25)).require_all_tokens()
+
+
+@pytest.mark.parametrize("wrapper", [nn.DataParallel])
+def test_a_model_wrapped_for_distributed_training_is_refused(make_vit, wrapper):
+    with pytest.raises(ValueError, match="wrapped in DataParallel: give the model itself, and wrap the task"):
+        BackboneView(wrapper(make_vit()))
+
+
+def test_a_copy_looks_at_the_copied_model_also_when_compiled(make_vit):
+    view = BackboneView(torch.compile(make_vit(), backend="eager"))
+    twin = copy.deepcopy(view)
+    assert twin.model is not view.model
+    assert twin.compiled is not None
+    with torch.no_grad():
+        twin.model.head.weight.zero_()
+        twin.model.head.bias.zero_()
+    images = torch.randn(1, 3, 16, 24)
+    assert twin(images).abs().sum() == twin.forward_tokens(images)[0].abs().sum() == 0
+    assert view(images).abs().sum() > 0
+    assert view.forward_tokens(images)[0].abs().sum() > 0
 
 
 def test_evaluating_gives_each_module_its_flag_back_also_after_an_exception(make_vit):

@@ -8,9 +8,11 @@ import time
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
+import attnmix
 from attnmix.cli import main
 
 TINY = [
@@ -60,13 +62,23 @@ def test_it_writes_results_figures_and_a_page(compared):
 
 
 @pytest.mark.slow
-def test_all_methods_start_from_the_same_weights_and_see_the_same_images(compared):
-    runs = [run for run in read(compared)["runs"] if run["seed"] == 0]
-    # not a step has been taken where no step can differ: the first learning rate is the same for all
-    assert len({run["history"][0]["lr"] for run in runs}) == 1
-    recipes = [json.loads((compared / "runs" / name / "run.json").read_text())["recipe"] for name in
-               ("none-seed0", "cutmix-seed0")]  # fmt: skip
-    assert {key for key in recipes[0] if recipes[0][key] != recipes[1][key]} == {"method"}
+def test_all_methods_start_from_the_same_weights_and_see_the_same_images(tmp_path, monkeypatch):
+    seen: dict[str, list] = {}
+    forward = attnmix.MixTask.forward
+
+    def spy(task, images, labels):
+        weights = torch.cat([parameter.detach().flatten() for parameter in task.view.model.parameters()])
+        seen.setdefault(type(task.method).__name__, []).append((images.clone(), labels.clone(), weights))
+        return forward(task, images, labels)
+
+    monkeypatch.setattr(attnmix.MixTask, "forward", spy)
+    for name in ("none", "smmix"):
+        assert main(["train", "quickstart", *SCENES, "--method", name, "--out", str(tmp_path / name)]) == 0
+    for none, smmix in zip(seen["NoMix"], seen["SMMix"], strict=True):
+        assert none[0].equal(smmix[0])
+        assert none[1].equal(smmix[1])
+    assert seen["NoMix"][0][2].equal(seen["SMMix"][0][2])
+    assert not seen["NoMix"][-1][2].equal(seen["SMMix"][-1][2])
 
 
 @pytest.mark.slow
@@ -81,12 +93,14 @@ def test_given_again_it_trains_nothing_and_extends_what_is_asked_for(compared, c
 @pytest.mark.slow
 def test_a_changed_recipe_is_refused_rather_than_mixed_in(compared, capsys):
     assert compare(compared, "--methods", "none", "--lr", "0.5") == 2
-    assert "lr" in capsys.readouterr().err
+    assert "lr was 0.002 and is now 0.5" in capsys.readouterr().err
+    assert compare(compared, "--methods", "none", "--epochs", "3") == 2
+    assert "was begun with 1 epochs, not 3" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_killed_it_goes_on_where_it_stopped(tmp_path):
-    command = [sys.executable, "-m", "attnmix", "compare", "quickstart", *SCENES, "--epochs", "200",
+    command = [sys.executable, "-m", "attnmix", "compare", "quickstart", *SCENES, "--epochs", "40",
                "--methods", "none", "--out", str(tmp_path)]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     metrics = tmp_path / "runs" / "none-seed0" / "metrics.jsonl"
@@ -102,11 +116,11 @@ def test_killed_it_goes_on_where_it_stopped(tmp_path):
     time.sleep(2)  # its worker ends with it
     stopped_at = epochs()
     time.sleep(1)
-    assert 3 <= epochs() == stopped_at < 200
+    assert 3 <= epochs() == stopped_at < 40
     lines = metrics.read_text().splitlines()
-    assert compare(tmp_path, "--methods", "none", "--epochs", str(stopped_at + 2)) == 0
+    assert compare(tmp_path, "--methods", "none", "--epochs", "40") == 0
     assert metrics.read_text().splitlines()[: stopped_at - 1] == lines[: stopped_at - 1]
-    assert epochs() == stopped_at + 2
+    assert epochs() == 40
 
 
 @pytest.fixture
@@ -172,6 +186,7 @@ def test_raw_digits_as_a_second_real_set(tmp_path):
         (["--methods", "none", "--jobs", "0"], "jobs is 0"),
         (["--methods", "none", "--method_options.porb", "1"], 'no method here has the option "porb"'),
         (["--methods", "none", "--epoch", "3"], "--epoch"),
+        (["--methods", "cutmix:seed=3"], "all methods take the seed of the command"),
     ],
 )
 def test_wrong_words_are_named(tmp_path, capsys, words, message):

@@ -18,6 +18,22 @@ def test_several_options_keep_their_types():
     assert spec.label == "smmix (fine=False, block=2, side_law=integer)"
 
 
+def test_brackets_and_exponents_are_values():
+    first, second = parse_methods("smmix:side_ratio=[0.5, 0.5],cutmix:cutmix_alpha=1e-1")
+    assert first.options == {"side_ratio": [0.5, 0.5]}
+    assert second.options == {"cutmix_alpha": 0.1}
+
+
+def test_shared_options_go_to_the_methods_that_have_them_and_into_no_label():
+    none, cutmix, smmix = parse_methods("none,cutmix,smmix:mixup_prob=1", shared={"mixup_prob": 0.5})
+    assert none.options == {}
+    assert cutmix.options == {"mixup_prob": 0.5}
+    assert cutmix.label == "cutmix"
+    assert smmix.options == {"mixup_prob": 1}
+    with pytest.raises(ValueError, match='no method here has the option "mixup_prob"'):
+        parse_methods("none,mixup", shared={"mixup_prob": 0.5})
+
+
 def test_all_is_every_method():
     assert [spec.name for spec in parse_methods("all")] == list(attnmix.METHODS)
 
@@ -31,6 +47,9 @@ def test_all_is_every_method():
         ("cutmix:mixup_prob=2", "mixup_prob is 2"),
         ("cutmix,none,cutmix", "cutmix is named twice"),
         (" , ", "no method named"),
+        ("cutmix:seed=1", "all methods take the seed of the command"),
+        ("smmix:side_ratio=[0.5", "is no value"),
+        ("cutmix:prob=half", "cutmix does not work with the options"),
     ],
 )
 def test_wrong_lists_are_named(typed, message):

@@ -31,6 +31,14 @@ def test_the_seed_decides_the_boxes(tmp_path):
     assert pixels("0") != pixels("1")
 
 
+def test_the_methods_options_are_the_recipes(tmp_path):
+    def pixels(*words):
+        height_of(tmp_path, "--methods", "smmix", "--count", "2", *words)
+        return (tmp_path / "mixed.png").read_bytes()
+
+    assert pixels() != pixels("--method_options.side_ratio", "[0.75, 0.75]")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

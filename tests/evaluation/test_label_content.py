@@ -47,10 +47,12 @@ def test_error_of_area_labels_equals_a_plain_loop(make_vit, pictures):
     draws = pasting_method("cutmix", num_classes=NUM_CLASSES, seed=3)
     order = torch.Generator().manual_seed(1)
     errors: dict[int, list[float]] = {}
-    for _ in range(48):
-        index = torch.randperm(12, generator=order)
+    by_draw = []
+    for _ in range(192):
+        index = torch.randperm(12, generator=order)[:8]
         mixed = draws.mix(None, images[index])
-        for i in range(12):
+        by_draw.append([])
+        for i in range(8):
             partner = index[mixed.source_index[i]]
             inside = mixed.source_mask[i]
             source = int((masks[partner] & inside).sum())
@@ -58,12 +60,29 @@ def test_error_of_area_labels_equals_a_plain_loop(make_vit, pictures):
             if source + target:
                 weight = float(inside.float().mean())
                 errors.setdefault(int(index[i]), []).append(weight - source / (source + target))
+                by_draw[-1].append(weight - source / (source + target))
     flat = torch.tensor([e for row in errors.values() for e in row], dtype=torch.float64)
     assert found.mean == pytest.approx(flat.abs().mean().item(), abs=1e-6)
     assert found.bias == pytest.approx(flat.mean().item(), abs=1e-6)
-    sums = [sum(abs(e) - found.mean for e in row) for row in errors.values()]
-    clustered = (sum(s * s for s in sums) * 12 / 11) ** 0.5 / len(flat)
-    assert found.standard_error == pytest.approx(clustered, rel=1e-4)
+
+    def squares(clusters):
+        sums = [sum(abs(e) - found.mean for e in row) for row in clusters]
+        return sum(s * s for s in sums) * len(sums) / (len(sums) - 1)
+
+    single = sum((abs(e) - found.mean) ** 2 for row in by_draw for e in row)
+    wanted = max(squares(errors.values()) + squares(by_draw) - single, single) ** 0.5 / len(flat)
+    assert found.standard_error == pytest.approx(wanted, rel=1e-4)
+
+
+def test_the_standard_error_is_of_the_size_of_the_spread_over_draws(make_vit, pictures):
+    model = make_vit()
+    for name in ("cutmix", "smmix"):
+        found = [
+            label_content_error(model, pasting_method(name, num_classes=NUM_CLASSES, seed=s), *pictures, seed=s)
+            for s in range(5)
+        ]
+        spread = torch.tensor([row.mean for row in found]).std().item()
+        assert max(row.standard_error for row in found) > 0.7 * spread
 
 
 def test_the_model_is_judged_in_evaluation_mode_and_given_back(make_vit, pictures):

@@ -33,19 +33,6 @@ def test_ratios_are_of_the_same_round_and_the_baselines_is_one(tasks, monkeypatc
     assert 0.4 < costs["none"].low <= costs["none"].ratio <= costs["none"].high < 0.7
 
 
-def test_the_mean_sees_what_the_median_does_not(tasks, monkeypatch):
-    # a step of two kinds: two in five are dear
-    cheap_and_dear = itertools.cycle([1.0, 1.0, 1.0, 3.0, 3.0])
-    monkeypatch.setattr(
-        step_cost, "_time", lambda step, _: 1.0 if step.__defaults__[0] == "cutmix" else next(cheap_and_dear)
-    )
-    options = {"baseline": "cutmix", "rounds": 50, "warmup": 0}
-    assert step_cost.measure_step_costs(tasks, *BATCH, **options)["none"].ratio == 1.0
-    mean = step_cost.measure_step_costs(tasks, *BATCH, statistic="mean", **options)["none"]
-    assert mean.ratio == pytest.approx(1.8)
-    assert mean.low < 1.8 < mean.high
-
-
 def test_a_real_step_trains_and_reports_progress(tasks):
     before = [parameter.clone() for parameter in tasks["none"].parameters()]
     seen = []

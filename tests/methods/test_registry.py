@@ -47,6 +47,9 @@ def test_options_reach_the_method_and_its_bases():
         ("smmix", {"cutmix_alpha": 1.0}, 'smmix has no option "cutmix_alpha"'),
         ("cutmix", {"num_classes": 0}, "num_classes is 0"),
         ("cutmix", {"smoothing": 1.0}, "smoothing is 1.0"),
+        ("cutmix", {"prob": "half"}, "cutmix does not work with the options {'prob': 'half'}"),
+        ("smmix", {"side_ratio": 0.5}, "smmix does not work with the options {'side_ratio': 0.5}"),
+        ("cutmix", {"seed": "a"}, "seed is 'a', but must be a whole number"),
     ],
 )
 def test_unknown_names_and_options_name_the_nearest(name, options, message):
@@ -60,7 +63,7 @@ def test_a_plus_makes_a_choice_and_shares_the_options_out():
     mixup, cutmix = method.methods
     assert mixup.sampler.mixup_alpha == cutmix.sampler.mixup_alpha == 0.2
     assert cutmix.sampler.cutmix_alpha == 0.5
-    assert method.mixup_share == 0.5
+    assert method.shares["blend"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -70,5 +73,5 @@ def test_a_plus_makes_a_choice_and_shares_the_options_out():
         ("cutmix", {"mixup_prob": 0.5, "prob": 0.5}, 0.25), ("transmix", {}, 0.5), ("smmix", {}, 0.5),
     ],
 )  # fmt: skip
-def test_mixup_share_says_how_often_mixup_is_drawn(name, options, share):
-    assert attnmix.create_method(name, num_classes=3, **options).mixup_share == share
+def test_shares_say_how_often_mixup_is_drawn(name, options, share):
+    assert attnmix.create_method(name, num_classes=3, **options).shares["blend"] == share

@@ -60,9 +60,11 @@ def test_windows_equal_a_brute_force_search_on_the_unfused_models_attention(make
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("size", GRIDS.values(), ids=GRIDS)
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
-def test_losses_equal_hand_written_ones(make_vit, batch, size, options):
+@pytest.mark.parametrize("authors", [False, True], ids=["paper", "authors' code"])
+def test_losses_equal_hand_written_ones(make_vit, batch, size, options, authors):
     model = make_vit(img_size=size, **options)
-    task, (images, labels) = make_task(model), make_batch(batch, size)
+    ways = {"token_head": True, "consistency_mix": "logits"} if authors else {}
+    task, (images, labels) = make_task(model, **ways), make_batch(batch, size)
     out = task(images, labels)
     mixed = out["mixed"]
     smoothed = [references.smooth(label, NUM_CLASSES, 0.1) for label in labels.tolist()]
@@ -79,9 +81,8 @@ def test_losses_equal_hand_written_ones(make_vit, batch, size, options):
                 token = features[i, model.num_prefix_tokens + row * (size[1] // 4) + column]
                 hit = 0 <= row - target[i][0] < window[0] and 0 <= column - target[i][1] < window[1]
                 (inside if hit else outside).append(token)
-        of_source, of_target = (
-            model.head(model.fc_norm(torch.stack(tokens).mean(dim=0))) for tokens in (inside, outside)
-        )
+        classify = task.method.token_head if authors else lambda token: model.head(model.fc_norm(token))
+        of_source, of_target = (classify(torch.stack(tokens).mean(dim=0)) for tokens in (inside, outside))
         fine.append(
             (
                 references.cross_entropy(of_source, smoothed[partner])
@@ -90,7 +91,10 @@ def test_losses_equal_hand_written_ones(make_vit, batch, size, options):
             / 2
         )
         weight = window[0] * window[1] / (size[0] * size[1] / 16)
-        teacher = weight * clean[partner].softmax(0) + (1 - weight) * clean[i].softmax(0)
+        if authors:
+            teacher = (weight * clean[partner] + (1 - weight) * clean[i]).softmax(0)
+        else:
+            teacher = weight * clean[partner].softmax(0) + (1 - weight) * clean[i].softmax(0)
         student = out["output"][i].log_softmax(0)
         consistency.append((teacher * (teacher.log() - student)).sum())
         assert mixed.source_weight[i].item() == pytest.approx(weight)

@@ -109,9 +109,12 @@ def test_mixup_half_of_the_time_by_default(make_vit):
 
 def test_a_model_without_class_row_is_refused_with_a_way_out(make_vit):
     model = make_vit(class_token=False, global_pool="avg")
-    with pytest.raises(ValueError, match='VisionTransformer has no class token.*use attention="image"'):
+    with pytest.raises(ValueError, match='VisionTransformer classifies by no class token.*use attention="image"'):
         make_task(model)
     make_task(model, attention="image")
+    averaged = make_vit(global_pool="avg")  # has a class token that its classifier does not read
+    with pytest.raises(ValueError, match='use attention="image"'):
+        make_task(averaged)
 
 
 @pytest.mark.parametrize(

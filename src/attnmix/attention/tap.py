@@ -119,6 +119,8 @@ class AttentionTap:
     def _call(self, block: int) -> AttentionCall:
         count = len(self._recorder.shapes)
         number = block + count if block < 0 else block
+        if not 0 <= number < count:
+            raise ValueError(f"block {block} is none of the {count} of {self._name}: {-count} to {count - 1}")
         if number not in self._recorder.calls:
             kept = sorted(self._recorder.calls)
             raise ValueError(f"block {block} of {self._name} was not kept: of {count} blocks, {kept} were")

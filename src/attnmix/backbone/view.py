@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from timm.utils import unwrap_model
 from torch import Tensor, nn
 
 SUPPORTED = "VisionTransformer (ViT, DeiT, DINOv2, SigLIP), Eva, Beit and Cait"
@@ -23,19 +23,21 @@ class BackboneView:
     Attributes:
         model: the model, without the wrapper of `torch.compile`.
         num_prefix_tokens: class, distillation and register tokens before the image tokens.
-        has_class_row: whether one attention row says what the classifier looks at: a class token's or an
-            attention pool's.
+        has_class_row: whether one attention row says what the classifier looks at: the attention pool's, or the
+            class token's where the classifier reads it (BEiT has one, but averages the image tokens).
         num_classes: outputs of the classifier.
         embed_dim: width of a final token.
 
     Raises:
-        ValueError: a model of another layout.
+        ValueError: a model of another layout, or already wrapped for distributed training.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._compiled: Any = cast(Any, model) if hasattr(model, "_orig_mod") else None
-        self.model: Any = unwrap_model(model)
+        self.compiled: Any = cast(Any, model) if hasattr(model, "_orig_mod") else None
+        self.model: Any = cast(Any, model) if self.compiled is None else self.compiled._orig_mod
         self.name = type(self.model).__name__
+        if isinstance(self.model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            raise ValueError(f"the model is wrapped in {self.name}: give the model itself, and wrap the task")
         needed = ("forward_features", "forward_head", "patch_embed", "num_prefix_tokens", "num_classes")
         missing = [name for name in needed if not hasattr(self.model, name)]
         if missing or not hasattr(self.model.patch_embed, "dynamic_feat_size"):
@@ -47,21 +49,23 @@ class BackboneView:
         self.num_classes: int = self.model.num_classes
         self.embed_dim: int = self.model.num_features
         pool = getattr(self.model, "attn_pool", None)
-        self.has_class_row = getattr(self.model, "cls_token", None) is not None or pool is not None
-        self._features_and_logits: Callable[[Tensor], tuple[Tensor, Tensor]] = self._run
-        if self._compiled is not None:
-            # the wrapper's own context: same backend, mode and options for the second entry into the model
-            self._features_and_logits = self._compiled.dynamo_ctx(self._run)
+        reads_class_token = getattr(self.model, "global_pool", "token") == "token"
+        self.has_class_row = pool is not None or (
+            getattr(self.model, "cls_token", None) is not None and reads_class_token
+        )
+        # the wrapper's own context: same backend, mode and options for the second entry into the model
+        enter = self.compiled.dynamo_ctx if self.compiled is not None else lambda function: function
+        self._features_and_logits: Callable[[Tensor], tuple[Tensor, Tensor]] = enter(self._run)
 
-    def compile(self, **options: Any) -> nn.Module:
-        """Compile both ways into the model with `torch.compile(**options)`; returns the compiled model."""
-        self._compiled = torch.compile(self.model, **options)
-        self._features_and_logits = torch.compile(self._run, **options)
-        return self._compiled
+    def __deepcopy__(self, memo: dict[int, Any]) -> BackboneView:
+        model = copy.deepcopy(self.model, memo)
+        return BackboneView(
+            model if self.compiled is None else type(self.compiled)(model, self.compiled.dynamo_ctx)
+        )
 
     def __call__(self, images: Tensor) -> Tensor:
         """Logits `[B, C]` of images `[B, 3, H, W]`, through the model's own (compiled) forward."""
-        return self._single(self.model(images) if self._compiled is None else self._compiled(images))
+        return self._single(self.model(images) if self.compiled is None else self.compiled(images))
 
     def forward_tokens(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `[B, C]` and final image tokens `[B, N, D]` (row-major over the grid) in one forward.
@@ -94,7 +98,7 @@ class BackboneView:
         """Rows and columns of image tokens for an image of height, width in pixels.
 
         Raises:
-            ValueError: a side that the patches do not divide, or tokens dropped in training.
+            ValueError: a side that the patches do not divide.
         """
         height, width = image_size
         patch = self.patch_size

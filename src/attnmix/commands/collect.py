@@ -4,7 +4,7 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
@@ -15,7 +15,7 @@ from torch import nn
 
 from attnmix.commands.looking import gallery_rows
 from attnmix.commands.runs import LOOKED_AT, Run, first_images
-from attnmix.evaluation.label_content import label_content_controls
+from attnmix.evaluation.label_content import label_content_controls, pasting_method
 from attnmix.evaluation.step_cost import StepCost, measure_step_costs
 from attnmix.methods import create_method
 from attnmix.report import GalleryRow
@@ -24,7 +24,7 @@ from attnmix.training.setup import create_model, model_inputs
 
 STEP_ROUNDS = 40
 PICTURES = 3  # per method
-BASELINE = "plain CutMix"
+KINDS = {"keep": "none", "blend": "mixup", "paste": "cutmix"}  # plain CutMix is what all are compared with
 NOTE = (
     f"Label-content error: {LOOKED_AT} evaluation images mixed by each method under its own trained model, Mixup "
     "left out. SMMix pastes regions of its own choice; the others, and the controls, paste CutMix's boxes."
@@ -92,7 +92,7 @@ def _summary(label: str, entries: Sequence[dict[str, Any]], cost: StepCost) -> d
     )
     return {
         "label": label,
-        "mixup_share": method.mixup_share,
+        "mixup_share": method.shares["blend"],
         "seeds": len(entries),
         "top1_mean": statistics.fmean(top1),
         "top1_std": statistics.stdev(top1) if len(top1) > 1 else None,
@@ -108,25 +108,53 @@ def _summary(label: str, entries: Sequence[dict[str, Any]], cost: StepCost) -> d
 
 
 def _step_costs(runs: Sequence[Run], data: Any) -> dict[str, StepCost]:
-    """Steps as the recipe takes them, Mixup draws included, against plain CutMix; one thread on a CPU."""
+    """Cost of the methods' steps beside plain CutMix's: pasting, blending and keeping by their shares.
+
+    Model, batch size, precision and device are the recipe's; one thread on a CPU, whatever the recipe says.
+    """
     recipe = runs[0].recipe
+    device = torch.device(_device(recipe.device))
     images, labels, _ = first_images(data, recipe.batch_size)
-    device = "cuda" if torch.cuda.is_available() and recipe.device in ("auto", "cuda") else "cpu"
     images, labels = images.to(device), labels.to(device)
     classes = len(data.class_names)
     model = create_model(recipe, num_classes=classes).to(device)
-    methods = {
-        run.spec.label: create_method(run.spec.name, num_classes=classes, **run.recipe.method_options)
-        for run in runs
-    }
-    methods[BASELINE] = create_method("cutmix", num_classes=classes)
+    methods = {kind: create_method(name, num_classes=classes) for kind, name in KINDS.items()}
+    for run in runs:
+        pasting = pasting_method(run.spec.name, num_classes=classes, **run.spec.options)
+        if pasting is not None:
+            methods[run.spec.label] = pasting
     tasks = {label: MixTask(model, method) for label, method in methods.items()}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return measure_step_costs(tasks, images, labels, baseline=BASELINE, rounds=STEP_ROUNDS, statistic="mean")
+        kinds = measure_step_costs(
+            tasks,
+            images,
+            labels,
+            baseline="paste",
+            rounds=STEP_ROUNDS,
+            autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision),
+        )
     finally:
         torch.set_num_threads(threads)
+
+    costs = {}
+    for run in runs:
+        shares = create_method(run.spec.name, num_classes=classes, **run.spec.options).shares
+        parts = {"keep": kinds["keep"], "blend": kinds["blend"], "paste": kinds.get(run.spec.label, kinds["keep"])}
+        costs[run.spec.label] = StepCost(
+            *(
+                sum(shares[kind] * getattr(cost, value) for kind, cost in parts.items())
+                for value in ("seconds", "ratio", "low", "high")
+            )
+        )
+    return costs
+
+
+def _device(named: str) -> str:
+    if named != "auto":
+        return named
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _controls(run: Run, data: Any) -> list[dict[str, Any]]:
@@ -134,7 +162,8 @@ def _controls(run: Run, data: Any) -> list[dict[str, Any]]:
     if masks is None:
         return []
     classes = len(data.class_names)
-    untrained = create_model(run.recipe, num_classes=classes)
+    fresh = {**run.recipe.model_options, "pretrained": False}
+    untrained = create_model(replace(run.recipe, init=None, model_options=fresh), num_classes=classes)
     controls = label_content_controls(untrained, images, labels, masks, num_classes=classes)
     return [
         {"label": name, "label_content_error": error.mean, "standard_error": error.standard_error}

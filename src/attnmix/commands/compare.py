@@ -11,12 +11,11 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from attnmix.commands.method_specs import MethodSpec, parse_methods
+from attnmix.commands.method_specs import parse_methods
 from attnmix.training.recipe import Recipe, add_recipe_arguments, recipe_from_arguments
 
 EXAMPLES = """
@@ -44,13 +43,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Train what is not trained yet, measure, print the table and the report's path."""
-    specs = parse_methods(arguments.methods)
-    seeds = _seeds(arguments.seeds)
     recipe = recipe_from_arguments(arguments)
+    specs = parse_methods(arguments.methods, shared=recipe.method_options)
+    seeds = _seeds(arguments.seeds)
     jobs = arguments.jobs if arguments.jobs is not None else _default_jobs(recipe)
     if jobs < 1:
         raise ValueError(f"jobs is {jobs}, but must be 1 or more")
-    _check_shared_options(recipe.method_options, specs)
+    jobs = min(jobs, len(specs) * len(seeds))
     if recipe.threads is None and jobs > 1:
         recipe = replace(recipe, threads=max(1, (os.cpu_count() or 1) // jobs))
     out = Path(arguments.out)
@@ -64,7 +63,7 @@ def run(arguments: Namespace) -> int:
     runs = [
         Run(
             spec,
-            replace(recipe, method=spec.name, seed=seed, method_options=_options(recipe.method_options, spec)),
+            replace(recipe, method=spec.name, seed=seed, method_options=spec.options),
             out / "runs" / f"{spec.folder}-seed{seed}",
         )
         for seed in seeds
@@ -101,18 +100,3 @@ def _default_jobs(recipe: Recipe) -> int:
 
     on_cpu = recipe.device == "cpu" or (recipe.device == "auto" and not torch.cuda.is_available())
     return (os.cpu_count() or 1) if on_cpu else 1
-
-
-def _check_shared_options(shared: dict[str, Any], specs: list[MethodSpec]) -> None:
-    """The recipe's method_options go to the methods that have them; one that none has is a mistake."""
-    for option in shared:
-        if not any(option in _options({option: None}, replace(spec, options={})) for spec in specs):
-            raise ValueError(f'no method here has the option "{option}"; see `attnmix list methods`')
-
-
-def _options(shared: dict[str, Any], spec: MethodSpec) -> dict[str, Any]:
-    """The recipe's method_options as far as this method has them, its own on top."""
-    from attnmix.methods import method_options
-
-    known = set().union(*(method_options(member) for member in spec.name.split("+")))
-    return {**{option: value for option, value in shared.items() if option in known}, **spec.options}

@@ -41,9 +41,8 @@ def gallery_rows(
         seed: of the method's draws.
     """
     num_classes = len(class_names)
-    method = pasting_method(spec.name, num_classes=num_classes, seed=seed, **spec.options)
-    if method is None:
-        method = create_method(spec.name, num_classes=num_classes, **{**spec.options, "seed": seed})
+    options = {**spec.options, "num_classes": num_classes, "seed": seed}
+    method = pasting_method(spec.name, **options) or create_method(spec.name, **options)
     task = MixTask(model, method)
     rows = []
     for i in range(len(images)):

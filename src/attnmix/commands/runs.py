@@ -1,5 +1,6 @@
 """The runs of a comparison: one folder each, several at a time, each done only once."""
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -14,11 +15,12 @@ from typing import Any
 import timm
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.utils.data import IterableDataset
 
 from attnmix.commands.method_specs import MethodSpec
 from attnmix.data import create_datasets
 from attnmix.evaluation.label_content import label_content_error, pasting_method
-from attnmix.training import Recipe, train
+from attnmix.training import Recipe, load_recipe, train
 from attnmix.training.loop import has_checkpoint
 from attnmix.training.setup import model_inputs
 
@@ -40,7 +42,7 @@ class Run:
         if not path.is_file():
             return None
         entry = json.loads(path.read_text(encoding="utf-8"))
-        return entry if entry["recipe"] == _plain(self.recipe) else None
+        return entry if _decisive(entry["recipe"]) == _decisive(_plain(self.recipe)) else None
 
 
 def load_evaluation(recipe: Recipe) -> Any:
@@ -60,13 +62,16 @@ def load_evaluation(recipe: Recipe) -> Any:
 
 def first_images(data: Any, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Images `[N, C, H, W]`, labels `[N]` and, where the data set knows them, object masks `[N, H, W]`."""
-    count = min(count, len(data))
-    # evenly over the whole set: folders are sorted by class
-    index = torch.linspace(0, len(data) - 1, count).long()
-    items = [data[int(i)] for i in index]
+    if isinstance(data, IterableDataset):
+        items = list(itertools.islice(data, count))
+        index = torch.arange(len(items))
+    else:
+        # evenly over the whole set: folders are sorted by class
+        index = torch.linspace(0, len(data) - 1, min(count, len(data))).long()
+        items = [data[int(i)] for i in index]
     images = torch.stack([image for image, _ in items])
-    masks = getattr(data, "masks", None)
     labels = torch.tensor([label for _, label in items])
+    masks = getattr(data, "masks", None)
     if masks is None or masks.shape[-2:] != images.shape[-2:]:
         return images, labels, None
     return images, labels, masks[index]
@@ -75,8 +80,8 @@ def first_images(data: Any, count: int) -> tuple[torch.Tensor, torch.Tensor, tor
 def do_runs(runs: Sequence[Run], *, jobs: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Do what is not done yet, `jobs` runs at a time in processes of their own; entries in the runs' order.
 
-    A run's failure is raised when the others have ended; interrupted runs go on from their checkpoint when the
-    same command is given again.
+    A run's failure is raised at once, and the others are stopped; stopped runs go on from their checkpoint when
+    the same command is given again.
     """
     entries = {run.folder: run.finished() for run in runs}
     open_runs = [run for run in runs if entries[run.folder] is None]
@@ -152,7 +157,14 @@ def _epochs_done(run: Run) -> int:
 def _do_run(run: Run) -> dict[str, Any]:
     """Train, judge the labels, and leave the entry beside the run."""
     recipe = run.recipe
-    result = train(recipe, run.folder, resume=has_checkpoint(run.folder), progress=False)
+    resume = has_checkpoint(run.folder)
+    if resume and (begun := load_recipe(run.folder / "recipe.yaml").epochs) != recipe.epochs:
+        # a longer run would follow another schedule than methods trained from the start
+        raise ValueError(
+            f"{run.folder} was begun with {begun} epochs, not {recipe.epochs}: "
+            "give the same number, or another --out"
+        )
+    result = train(recipe, run.folder, resume=resume, progress=False)
     model = timm.create_model(f"local-dir:{result.model}", pretrained=True)
     entry = {
         "label": run.spec.label,
@@ -178,11 +190,23 @@ def _do_run(run: Run) -> dict[str, Any]:
 
 
 def _label_content(run: Run, model: Any) -> dict[str, float] | None:
-    images, labels, masks = first_images(load_evaluation(run.recipe), LOOKED_AT)
     method = pasting_method(run.recipe.method, num_classes=model.num_classes, **run.recipe.method_options)
-    if masks is None or method is None:
+    data = load_evaluation(run.recipe)
+    if method is None or not hasattr(data, "masks"):
+        return None
+    images, labels, masks = first_images(data, LOOKED_AT)
+    if masks is None:
         return None
     return label_content_error(model, method, images, labels, masks).as_dict()
+
+
+def _decisive(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe without what changes no result: where and how fast it ran."""
+    return {
+        key: value
+        for key, value in recipe.items()
+        if key not in ("device", "threads", "loader", "checkpoint_every")
+    }
 
 
 def _plain(recipe: Recipe) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Draw the gallery and say where it is."""
-    specs = parse_methods(arguments.methods)
     recipe = recipe_from_arguments(arguments)
+    specs = parse_methods(arguments.methods, shared=recipe.method_options)
     out = Path(arguments.out)
     if arguments.count < 1:
         raise ValueError(f"count is {arguments.count}, but must be 1 or more")

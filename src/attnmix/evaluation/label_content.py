@@ -19,7 +19,7 @@ from attnmix.methods.transmix import attention_weight
 from attnmix.mixing import MixedBatch
 from attnmix.task import MixTask
 
-DRAWS, BATCH = 48, 32
+DRAWS, BATCH = 192, 8  # SMMix draws one window size per batch: many small ones
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class LabelContentError:
 
     Attributes:
         mean: in label weight, 0 to 1.
-        standard_error: of the mean, clustered by target image, since an image's many mixes are alike.
+        standard_error: of the mean, clustered both by target image and by draw, since mixes of one image, and
+            mixes drawn together, are alike.
         bias: mean signed error; negative where the source is shown more than its label says.
     """
 
@@ -93,7 +94,7 @@ def label_content_error(
             weights.append(mixed.source_weight)
             truths.append(visible_share(mixed, masks[index]))
             targets.append(index)
-    return _summarise(torch.cat(weights), torch.cat(truths), torch.cat(targets))
+    return _summarise(weights, truths, targets)
 
 
 def label_content_controls(
@@ -102,7 +103,7 @@ def label_content_controls(
     """What no trained attention is needed for, on CutMix's boxes; arguments as `label_content_error`'s."""
     task = MixTask(untrained, _transmix_for(untrained, num_classes=num_classes, seed=seed))
     grid = task.view.grid_size(images.shape[-2:])
-    prior = centre_prior(grid)
+    prior = centre_prior(grid).to(images.device)
     found: dict[str, list[Tensor]] = {}
     truths, targets = [], []
     with torch.no_grad(), task.view.evaluating():
@@ -121,8 +122,7 @@ def label_content_controls(
                 found.setdefault(name, []).append(weight)
             truths.append(visible_share(mixed, masks[index]))
             targets.append(index)
-    truth, target = torch.cat(truths), torch.cat(targets)
-    return {name: _summarise(torch.cat(weights), truth, target) for name, weights in found.items()}
+    return {name: _summarise(weights, truths, targets) for name, weights in found.items()}
 
 
 def centre_prior(grid: tuple[int, int]) -> Tensor:
@@ -147,12 +147,22 @@ def _batches(count: int, seed: int) -> Iterator[Tensor]:
         yield torch.randperm(count, generator=generator)[:BATCH]
 
 
-def _summarise(weights: Tensor, truths: Tensor, targets: Tensor) -> LabelContentError:
-    known = truths.isfinite()
-    error = (weights - truths)[known].double()
-    _, cluster = targets[known].unique(return_inverse=True)
-    clusters = int(cluster.max()) + 1
-    # sandwich estimate of a mean's variance from sums of residuals per cluster
-    residuals = torch.zeros(clusters, dtype=torch.float64).index_add_(0, cluster, error.abs() - error.abs().mean())
-    variance = (residuals**2).sum() * clusters / max(clusters - 1, 1) / len(error) ** 2
-    return LabelContentError(float(error.abs().mean()), math.sqrt(float(variance)), float(error.mean()))
+def _summarise(weights: list[Tensor], truths: list[Tensor], targets: list[Tensor]) -> LabelContentError:
+    """Mean, its standard error and bias, from one tensor per draw."""
+    draw = torch.arange(len(weights)).repeat_interleave(torch.tensor([len(batch) for batch in weights]))
+    truth, target = torch.cat(truths).cpu(), torch.cat(targets)
+    known = truth.isfinite()
+    error = (torch.cat(weights).cpu() - truth)[known].double()
+    residual = error.abs() - error.abs().mean()
+    # two-way clustering (Cameron, Gelbach, Miller 2011): by image, by draw, less what both count
+    variance = _sum_of_squares(residual, target[known]) + _sum_of_squares(residual, draw[known])
+    variance = max(variance - float((residual**2).sum()), float((residual**2).sum()))
+    return LabelContentError(float(error.abs().mean()), math.sqrt(variance) / len(error), float(error.mean()))
+
+
+def _sum_of_squares(residual: Tensor, cluster: Tensor) -> float:
+    """Squares of each cluster's summed residuals, with the small-sample factor."""
+    _, number = cluster.unique(return_inverse=True)
+    count = int(number.max()) + 1
+    sums = torch.zeros(count, dtype=residual.dtype).index_add_(0, number, residual)
+    return float((sums**2).sum()) * count / max(count - 1, 1)

@@ -20,7 +20,7 @@ class StepCost:
     """Cost of one method's step.
 
     Attributes:
-        seconds: of a step, as the statistic says; CPU time on the CPU, device time on a GPU.
+        seconds: of a step, the median; CPU time on the CPU, device time on a GPU.
         ratio: to the baseline's, measured in the same rounds.
         low: lower end of the ratio's 95 % bootstrap interval over rounds.
         high: its upper end.
@@ -44,7 +44,6 @@ def measure_step_costs(
     baseline: str,
     rounds: int = 20,
     warmup: int = 2,
-    statistic: str = "median",
     autocast: torch.dtype | None = None,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
@@ -58,7 +57,6 @@ def measure_step_costs(
         baseline: label of the task the others are compared with.
         rounds: how often each task is timed.
         warmup: rounds before that, not counted.
-        statistic: `median` over rounds, or `mean` for methods whose steps are of two kinds (Mixup or not).
         autocast: run the forward under autocast to this type.
         seed: of the order within each round and of the bootstrap.
         progress: called with rounds done and in all.
@@ -95,14 +93,12 @@ def measure_step_costs(
     base = names.index(baseline)
 
     def ratios(sample: np.ndarray) -> np.ndarray:
-        if statistic == "median":
-            return np.median(sample / sample[:, [base]], axis=0)
-        return sample.mean(axis=0) / sample[:, base].mean()
+        return np.median(sample / sample[:, [base]], axis=0)
 
     middle = ratios(times)
     boot = np.stack([ratios(times[random.integers(rounds, size=rounds)]) for _ in range(1000)])
     low, high = np.quantile(boot, [0.025, 0.975], axis=0)
-    typical = np.median(times, axis=0) if statistic == "median" else times.mean(axis=0)
+    typical = np.median(times, axis=0)
     return {
         label: StepCost(*(float(row[column]) for row in (typical, middle, low, high)))
         for column, label in enumerate(names)
@@ -112,11 +108,12 @@ def measure_step_costs(
 def _time(step: Callable[[], None], device: torch.device) -> float:
     """Seconds of one step: device events on a GPU, elsewhere this process's CPU time."""
     if device.type == "cuda":
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        step()
-        stop.record()
-        torch.cuda.synchronize(device)
+        with torch.cuda.device(device):
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            step()
+            stop.record()
+            torch.cuda.synchronize()
         return start.elapsed_time(stop) / 1e3
     before = time.process_time()
     step()

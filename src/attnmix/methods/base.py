@@ -31,6 +31,8 @@ class MixMethod(nn.Module):
         super().__init__()
         if num_classes < 1:
             raise ValueError(f"num_classes is {num_classes}, but must be at least 1")
+        if not isinstance(seed, int):
+            raise ValueError(f"seed is {seed!r}, but must be a whole number")
         if not 0 <= smoothing < 1:
             raise ValueError(f"smoothing is {smoothing}, but must be in [0, 1)")
         self.num_classes = num_classes
@@ -38,9 +40,9 @@ class MixMethod(nn.Module):
         self.generator = torch.Generator().manual_seed(seed)
 
     @property
-    def mixup_share(self) -> float:
-        """Share of all steps that draw Mixup: compare only methods that draw it alike."""
-        return 0.0
+    def shares(self) -> dict[str, float]:
+        """How often a step keeps the batch, blends (Mixup) or pastes: compare what blends alike."""
+        return {"keep": 1.0, "blend": 0.0, "paste": 0.0}
 
     def bind(self, view: BackboneView) -> None:
         """Check that the method can work on this model, and make the parameters it adds. Called once.

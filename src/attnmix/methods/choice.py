@@ -45,10 +45,12 @@ class Choice(MixMethod):
             method.generator = self.generator
 
     @property
-    def mixup_share(self) -> float:
-        """Share of all steps that draw Mixup."""
-        shares = [method.mixup_share for method in self.methods]
-        return float(self.weights @ torch.tensor(shares, dtype=torch.float64))
+    def shares(self) -> dict[str, float]:
+        """The members' shares, by how often each is drawn."""
+        members = [
+            (float(weight), method.shares) for weight, method in zip(self.weights, self.methods, strict=True)
+        ]
+        return {kind: sum(weight * shares[kind] for weight, shares in members) for kind in members[0][1]}
 
     def bind(self, view: BackboneView) -> None:
         """Bind every member."""

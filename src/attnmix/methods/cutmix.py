@@ -42,9 +42,9 @@ class CutMix(MixMethod):
         self.sampler = MixSampler(prob, mixup_prob, mixup_alpha, cutmix_alpha, mode, pairing)
 
     @property
-    def mixup_share(self) -> float:
-        """Share of all steps that draw Mixup."""
-        return self.sampler.prob * self.sampler.mixup_prob
+    def shares(self) -> dict[str, float]:
+        """How often a step keeps, blends or pastes."""
+        return self.sampler.shares
 
     def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
         """Draw and paste, or blend."""

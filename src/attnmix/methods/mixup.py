@@ -35,9 +35,9 @@ class Mixup(MixMethod):
         self.sampler = MixSampler(prob=prob, mixup_prob=1.0, mixup_alpha=mixup_alpha, mode=mode, pairing=pairing)
 
     @property
-    def mixup_share(self) -> float:
-        """Share of all steps that draw Mixup."""
-        return self.sampler.prob
+    def shares(self) -> dict[str, float]:
+        """How often a step keeps, blends or pastes."""
+        return self.sampler.shares
 
     def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
         """Draw and blend."""

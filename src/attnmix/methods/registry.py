@@ -48,7 +48,7 @@ def create_method(name: str, *, num_classes: int, **options: Any) -> MixMethod:
     A dash in a name may be an underscore. Options of `a+b` go to every member that has them.
 
     Raises:
-        ValueError: unknown name or option, naming the nearest known one; a value out of its range.
+        ValueError: unknown name or option, naming the nearest known one; a value of a wrong type or range.
     """
     names = name.split("+")
     accepted = {member: method_options(member) for member in names}
@@ -56,13 +56,16 @@ def create_method(name: str, *, num_classes: int, **options: Any) -> MixMethod:
     for option in options:
         if option not in known:
             raise ValueError(f'{name} has no option "{option}"; {_nearest(option, known)}')
-    members = [
-        _find(member)(
-            num_classes=num_classes,
-            **{option: value for option, value in options.items() if option in accepted[member]},
-        )
-        for member in names
-    ]
+    try:
+        members = [
+            _find(member)(
+                num_classes=num_classes,
+                **{option: value for option, value in options.items() if option in accepted[member]},
+            )
+            for member in names
+        ]
+    except TypeError as error:  # a text where a number belongs, say
+        raise ValueError(f"{name} does not work with the options {options}: {error}") from error
     return members[0] if len(members) == 1 else Choice(members, seed=options.get("seed", 0))
 
 

@@ -68,7 +68,7 @@ def fine_loss(
     Returns:
         A scalar. A window that covers the whole grid leaves nothing of the target: its half is then 0.
     """
-    in_source = inside.to(tokens.dtype)[:, :, None]
+    tokens, in_source = tokens.float(), inside.float()[:, :, None]  # half precision counts to 256 only
     in_target = 1 - in_source
     source_mean = (tokens * in_source).sum(dim=1) / in_source.sum(dim=1)  # eq. 10
     target_count = in_target.sum(dim=1)
@@ -115,7 +115,8 @@ class SMMix(MixMethod):
         mixup_alpha: Mixup's weight is drawn from Beta(alpha, alpha).
         mode: of the Mixup draws, `batch`, `pair` or `elem`; the window's size is one per batch in any case.
         pairing: partner by `flip`, `roll` or `shuffle`.
-        block: whose attention, counted over the model's attention layers; -1 is the last.
+        block: whose attention, counted over the model's attention layers; -1 is the last. Where that has a single
+            query (CaiT's class attention, SigLIP's attention pool) that query's row is read.
         side_ratio: low and high of the window's side relative to the grid's (Table 8).
         side_law: `ratio`, delta ~ U(low, high), both sides floor(delta * side), or `integer`, the authors'
             code: uniform over the integers floor(low * side) .. floor(high * side).
@@ -168,9 +169,9 @@ class SMMix(MixMethod):
         self.token_head: nn.Linear | None = None
 
     @property
-    def mixup_share(self) -> float:
-        """Share of all steps that draw Mixup."""
-        return self.sampler.prob * self.sampler.mixup_prob
+    def shares(self) -> dict[str, float]:
+        """How often a step keeps, blends or pastes."""
+        return self.sampler.shares
 
     def bind(self, view: BackboneView) -> None:
         """Needs every token in its place; makes the token head."""
@@ -191,7 +192,7 @@ class SMMix(MixMethod):
         targets = self.targets(labels)
         mixed, guide = self._mix(view, images)
         if guide is None:
-            return self.outcome(mixed, view(mixed.images), targets, **self._idle_loss())
+            return self.outcome(mixed, view(mixed.images), targets)
 
         output, tokens = view.forward_tokens(mixed.images)
         losses = {}
@@ -216,7 +217,7 @@ class SMMix(MixMethod):
             return self.sampler.blend(batch, self.generator).apply(images), None
 
         grid = view.grid_size(images.shape[-2:])
-        partners = self.sampler.partners(batch, self.generator).to(images.device)
+        partners = self.sampler.partners(batch, self.generator).to(images.device, non_blocking=True)
         uniform = float(torch.rand((), generator=self.generator))
         size = window_size(uniform, grid=grid, side_ratio=self.side_ratio, side_law=self.side_law)
         attention, clean_logits = self._clean_pass(view, images)
@@ -231,9 +232,3 @@ class SMMix(MixMethod):
         with view.evaluating(), AttentionTap(view.model, blocks=[self.block]) as tap:
             logits = view(images)
         return tap.image_attention(self.block), logits
-
-    def _idle_loss(self) -> dict[str, Tensor]:
-        """Keeps the token head in the graph of steps that do not use it, as DistributedDataParallel asks."""
-        if self.token_head is None:
-            return {}
-        return {"fine": 0.0 * (self.token_head.weight.sum() + self.token_head.bias.sum())}

@@ -83,7 +83,7 @@ class TransMix(CutMix):
         view.require_all_tokens()
         if self.attention == "class" and not view.has_class_row:
             raise ValueError(
-                f"{view.name} has no class token whose attention TransMix could read; "
+                f"{view.name} classifies by no class token whose attention TransMix could read; "
                 'use attention="image", or a model with a class token'
             )
 

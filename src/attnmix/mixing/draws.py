@@ -135,6 +135,12 @@ class MixSampler:
                 "images each other's partner"
             )
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """How often each kind is drawn."""
+        blend = self.prob * self.mixup_prob
+        return {"keep": 1 - self.prob, "blend": blend, "paste": self.prob - blend}
+
     def kind(self, generator: torch.Generator) -> str:
         """`keep`, `blend` or `paste`; always two draws, so that a share changes nothing but the kind."""
         mixed, blended = torch.rand(2, generator=generator).tolist()

@@ -42,7 +42,8 @@ def boxes_to_mask(boxes: Tensor, size: tuple[int, int]) -> Tensor:
 
 def scale_boxes(boxes: Tensor, factor: tuple[int, int]) -> Tensor:
     """Boxes in tokens as boxes in pixels, for patches of `factor` = (height, width) pixels."""
-    return boxes * torch.tensor([*factor, *factor], device=boxes.device)
+    # from plain numbers: a tensor made on the host would have to be waited for
+    return torch.stack([column * factor[axis % 2] for axis, column in enumerate(boxes.unbind(1))], dim=1)
 
 
 def window_size(
@@ -85,15 +86,15 @@ def window_sums(scores: Tensor, size: tuple[int, int]) -> Tensor:
 def max_windows(scores: Tensor, size: tuple[int, int]) -> Tensor:
     """Boxes `[B, 4]`, in tokens, of the windows with the largest sum (SMMix eq. 7); the first on ties."""
     sums = window_sums(scores, size)
-    batch, _, columns = sums.shape
+    columns = sums.shape[2]
     flat = sums.flatten(1)
     # argmax may return any of several equal maxima on a GPU; the smallest index of a maximum is always one
     index = torch.arange(flat.shape[1], device=flat.device)
     best = torch.where(flat == flat.amax(dim=1, keepdim=True), index, flat.shape[1]).amin(dim=1)
     # a row of NaN equals nothing: stay on the grid, the loss will tell
     best = best.clamp(max=flat.shape[1] - 1)
-    corner = torch.stack([best // columns, best % columns], dim=1)
-    return torch.cat([corner, torch.tensor(size, device=flat.device).expand(batch, 2)], dim=1)
+    height, width = (torch.full_like(best, side) for side in size)
+    return torch.stack([best // columns, best % columns, height, width], dim=1)
 
 
 def min_windows(scores: Tensor, size: tuple[int, int]) -> Tensor:

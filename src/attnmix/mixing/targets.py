@@ -9,8 +9,8 @@ def soft_targets(labels: Tensor, *, num_classes: int, smoothing: float = 0.0) ->
     """Labels `[B]` int64, or distributions `[B, C]`, as smoothed distributions `[B, C]` float32.
 
     Raises:
-        ValueError: another shape or type, a label outside 0..C-1 (checked where that costs no device
-            synchronisation: on the CPU), or another number of classes.
+        ValueError: another shape or type, another number of classes, a label outside 0..C-1 or a distribution
+            that does not sum to 1 (values are looked at on the CPU, where that needs no synchronisation).
     """
     if labels.ndim == 1 and not labels.is_floating_point():
         if labels.device.type == "cpu" and labels.numel():
@@ -23,6 +23,9 @@ def soft_targets(labels: Tensor, *, num_classes: int, smoothing: float = 0.0) ->
         if labels.shape[1] != num_classes:
             raise ValueError(f"soft labels have {labels.shape[1]} classes, the method has {num_classes}")
         target = labels.float()
+        if labels.device.type == "cpu" and ((target.sum(dim=1) - 1).abs() > 1e-2).any():
+            worst = target.sum(dim=1)[(target.sum(dim=1) - 1).abs().argmax()]
+            raise ValueError(f"soft labels must sum to 1, but one row sums to {worst:.3g}")
     else:
         raise ValueError(
             f"labels of shape {tuple(labels.shape)} and type {labels.dtype}: "

@@ -1,0 +1,56 @@
+"""How often a model is right: loss, top-1, top-5 and the confusion of classes."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
+
+__all__ = ["evaluate_accuracy"]
+
+
+@torch.no_grad()  # not inference_mode: what a model caches here must serve training too
+def evaluate_accuracy(
+    model: nn.Module, loader: Iterable[tuple[Tensor, Tensor]], num_classes: int, accelerator: Accelerator
+) -> dict[str, Any]:
+    """Measure a model on a loader's images; leaves the model in evaluation mode.
+
+    Args:
+        model: `[B, C, H, W]` -> logits `[B, num_classes]`.
+        loader: batches of images and `[B]` int64 labels, prepared by `accelerator`.
+        num_classes: classes of the labels.
+        accelerator: decides device and precision, and gathers the processes' shares.
+
+    Returns:
+        `loss`, the mean cross-entropy; `top1` and `top5` in percent (`top5` is None with five classes or
+        fewer); `confusion`, `[num_classes][num_classes]` counts: confusion[truth][prediction].
+    """
+    device = accelerator.device
+    options: dict[str, Any] = {"validate_args": False, "sync_on_compute": False}  # gathered below instead
+    top1 = MulticlassAccuracy(num_classes, average="micro", **options).to(device)
+    top5 = MulticlassAccuracy(num_classes, average="micro", top_k=min(5, num_classes), **options).to(device)
+    confusion = MulticlassConfusionMatrix(num_classes, **options).to(device)
+    loss_sum = torch.zeros((), device=device)
+    images_seen = 0
+    model.eval()
+    for images, labels in loader:
+        with accelerator.autocast():
+            logits = model(images.to(device, non_blocking=True)).float()
+        # Leaves out what pads the last batch of several processes.
+        logits, labels = accelerator.gather_for_metrics((logits, labels.to(device, non_blocking=True)))
+        loss_sum += nn.functional.cross_entropy(logits, labels, reduction="sum")
+        images_seen += len(labels)
+        top1.update(logits, labels)
+        if num_classes > 5:
+            top5.update(logits, labels)
+        confusion.update(logits, labels)
+    if images_seen == 0:
+        raise ValueError("there is not one image to evaluate on")
+    return {
+        "loss": loss_sum.item() / images_seen,
+        "top1": 100 * top1.compute().item(),
+        "top5": 100 * top5.compute().item() if num_classes > 5 else None,
+        "confusion": confusion.compute().tolist(),
+    }
