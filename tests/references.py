@@ -56,9 +56,11 @@ def transmix_target(
     smoothing: float,
     attention_share: float,
     grid: tuple[int, int],
+    of_images: bool,
 ) -> Tensor:
-    """TransMix's labels, sample by sample and token by token."""
-    attention = class_attention(model, mixed_images)
+    """TransMix's labels, sample by sample and token by token; by image attention where `of_images`."""
+    attention = image_attention(model, mixed_images) if of_images else class_attention(model, mixed_images)
+    attention = attention / attention.sum(dim=1, keepdim=True)
     height, width = mask.shape[1:]
     rows = []
     for i, label in enumerate(labels):

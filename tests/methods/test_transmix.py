@@ -8,6 +8,9 @@ from tests import references
 from tests.conftest import NUM_CLASSES
 
 
+NO_CLASS_TOKEN = {"class_token": False, "global_pool": "avg"}
+
+
 def make_task(model, **options):
     options = {"mixup_prob": 0.0, **options}
     return attnmix.MixTask(model, attnmix.create_method("transmix", num_classes=NUM_CLASSES, **options))
@@ -15,13 +18,14 @@ def make_task(model, **options):
 
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("image_size", [(16, 24), (16, 16)])
-@pytest.mark.parametrize("prefix", [{}, {"reg_tokens": 2}])
+@pytest.mark.parametrize("options", [{}, {"reg_tokens": 2}, NO_CLASS_TOKEN], ids=["class", "registers", "none"])
 @pytest.mark.parametrize("mode", ["batch", "elem"])
-def test_target_equals_softmax_of_the_unfused_model(make_vit, batch, image_size, prefix, mode):
-    model = make_vit(img_size=image_size, **prefix).eval()
+def test_target_equals_softmax_of_the_unfused_model(make_vit, batch, image_size, options, mode):
+    model = make_vit(img_size=image_size, **options).eval()
     images, labels = torch.randn(batch, 3, *image_size), torch.arange(batch) % NUM_CLASSES
+    attention = "image" if options is NO_CLASS_TOKEN else "class"
     for share in (0.5, 1.0):
-        out = make_task(model, attention_share=share, mode=mode)(images, labels)
+        out = make_task(model, attention_share=share, mode=mode, attention=attention)(images, labels)
         mixed = out["mixed"]
         wanted = references.transmix_target(
             model,
@@ -33,6 +37,7 @@ def test_target_equals_softmax_of_the_unfused_model(make_vit, batch, image_size,
             smoothing=0.1,
             attention_share=share,
             grid=(image_size[0] // 4, image_size[1] // 4),
+            of_images=attention == "image",
         )
         assert torch.allclose(out["target"], wanted, atol=1e-6)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from attnmix.commands.method_specs import parse_methods
 from attnmix.training.recipe import Recipe, add_recipe_arguments, recipe_from_arguments
 
 EXAMPLES = """
@@ -43,6 +42,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Train what is not trained yet, measure, print the table and the report's path."""
+    # torch, timm and matplotlib take seconds to import: --help and wrong words do without
+    from attnmix.commands.method_specs import parse_methods
+
     recipe = recipe_from_arguments(arguments)
     specs = parse_methods(arguments.methods, shared=recipe.method_options)
     seeds = _seeds(arguments.seeds)
@@ -55,7 +57,6 @@ def run(arguments: Namespace) -> int:
     out = Path(arguments.out)
     console = Console()
 
-    # torch, timm and matplotlib take seconds to import: not before the arguments are known to be right
     from attnmix.commands.collect import collect_results, pictures
     from attnmix.commands.runs import Run, do_runs, load_evaluation
     from attnmix.report import format_summary, write_report

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from attnmix.commands.method_specs import parse_methods
 from attnmix.training.recipe import add_recipe_arguments, recipe_from_arguments
 
 EXAMPLES = """
@@ -29,6 +28,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Draw the gallery and say where it is."""
+    from attnmix.commands.method_specs import parse_methods
+
     recipe = recipe_from_arguments(arguments)
     specs = parse_methods(arguments.methods, shared=recipe.method_options)
     out = Path(arguments.out)
