@@ -5,19 +5,24 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := runs/demo
 
-.PHONY: help demo test check format bench lock clean
+.PHONY: help demo test check format bench lock clean unsound
 
 help:  ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-$(STAMP): requirements.lock pyproject.toml
+# An environment that does not run (old Python, no pip, broken links) is as good as none.
+SOUND := $(shell $(BIN)/python -c 'import pip, sys; print(sys.version_info >= (3, 10))' 2>/dev/null)
+
+$(STAMP): requirements.lock pyproject.toml $(if $(filter True,$(SOUND)),,unsound)
 	@echo "== building $(VENV) from requirements.lock (with uv; about a minute)"
 	@$(PYTHON) -c 'import sys; sys.exit("attnmix needs Python 3.10 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 10) else None'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test "$(SOUND)" = True || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/python -m pip install -q --disable-pip-version-check uv
 	@$(BIN)/uv pip install -q --python $(BIN)/python -r requirements.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@touch $@
+
+unsound:
 
 demo: $(STAMP)  ## train four methods on the embedded data and write the report (minutes, CPU)
 	@echo "== training none, cutmix, transmix and smmix (all but none with Mixup half of the time); report in $(DEMO)"

@@ -7,6 +7,7 @@ where it came from.
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -33,13 +34,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, ArithmeticError, argparse.ArgumentError) as error:
         if debug:
             raise
-        print(f"attnmix: error: {' '.join(str(error).split())}", file=sys.stderr)
+        if _is_first_process() or not isinstance(error, _SAME_EVERYWHERE):
+            print(f"attnmix: error: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("attnmix: interrupted", file=sys.stderr)
+        if _is_first_process():
+            print("attnmix: interrupted", file=sys.stderr)
         return 130
     except SystemExit as stop:  # argparse, after --help
         return stop.code if isinstance(stop.code, int) else 0
+
+
+# Wrong input, which every process of torchrun's meets alike; a loss or a disk may fail in one of them alone.
+_SAME_EVERYWHERE = (ValueError, FileExistsError, FileNotFoundError, argparse.ArgumentError)
+
+
+def _is_first_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _one_line(error: Exception) -> str:
+    """The message on one line, without the traceback that torch adds to it in a loader's worker."""
+    text = str(error)
+    if "Original Traceback" in text:
+        text = re.split(r"\n[\w.]*(?:Error|Exception): ", text)[-1]
+    return " ".join(text.split())
 
 
 def _run(words: list[str]) -> int:

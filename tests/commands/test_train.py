@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 import yaml
 
 from attnmix import cli
@@ -95,6 +96,7 @@ def test_resume_and_its_errors(tmp_path, capsys):
         (["--optimizer.opt=adamm"], "adamm"),
         (["--init=no.safetensors"], "there is no file 'no.safetensors'"),
         (["--model_options.img_size=20"], "20"),
+        (["--model_options.num_classes=3"], "the data set decides the number of classes"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(tmp_path, capsys, words, message):
@@ -154,6 +156,40 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, capsys, monkeypatch):
 def test_a_loss_that_is_not_finite_is_one_line(tmp_path, capsys):
     assert train(f"--out={tmp_path}", "--lr=1e30", "--clip_grad=null", "--schedule.warmup_epochs=0") == 2
     assert "the loss is nan in epoch 1, step " in error(capsys)
+
+
+def test_diverged_weights_leave_the_last_good_checkpoint(tmp_path, capsys):
+    words = [f"--out={tmp_path}", "--batch_size=24", "--clip_grad=null"]  # one step an epoch: its loss is fine
+    assert train(*words, "--lr=1e30", "--schedule.warmup_lr=1e-6", "--epochs=3") == 2
+    assert "after epoch 2: the checkpoint in" in error(capsys)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["epoch"] == 1
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_unreadable_images_are_one_line(tmp_path, capsys, workers):
+    for split in ("train", "val"):
+        for index in range(5):
+            path = tmp_path / "images" / split / "cat" / f"{index}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("no image at all")
+    words = [f"--data={tmp_path / 'images'}", "--eval_split=val", f"--loader.workers={workers}"]
+    assert train(f"--out={tmp_path / 'run'}", *words, "--data_options={}") == 2
+    line = error(capsys)
+    assert line.startswith("attnmix: error: 4 of 5 images cannot be read")
+    assert "Traceback" not in line
+
+
+def test_only_the_first_process_tells(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    assert train(f"--out={tmp_path}", "--lr=0") == 2
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(cli, "_run", lambda words: (_ for _ in ()).throw(FloatingPointError("the loss is nan")))
+    assert train(f"--out={tmp_path}") == 2  # which may be this process's alone
+    assert "the loss is nan" in error(capsys)
+    monkeypatch.setattr(cli, "_run", lambda words: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert train(f"--out={tmp_path}") == 130
+    assert capsys.readouterr().err == ""
 
 
 def test_help(capsys):

@@ -187,7 +187,7 @@ def test_other_sizes(size):
     [
         (
             {"split": "trian"},
-            r"unknown split 'trian' \(did you mean 'train'\?\); known: train, test, train-fit, val",
+            r"unknown split 'trian'; did you mean 'train'\?; known: train, test, train-fit, val",
         ),
         ({"size": 8}, "size 8: .* 16 pixels"),
         ({"scale": (0.9, 0.6)}, r"scale \(0.9, 0.6\): expected \(smallest, largest\)"),

@@ -67,6 +67,7 @@ def streamed(monkeypatch):
         return IterableImageDataset(None, reader=Reader({**options, "name": name}))
 
     monkeypatch.setattr(timm_sets, "create_dataset", create)
+    monkeypatch.setattr(timm_sets, "_is_installed", lambda package: True)
 
 
 @pytest.mark.usefixtures("streamed")
@@ -106,7 +107,7 @@ def test_a_stream_without_classes_asks_for_their_number(monkeypatch):
             "train",
             {"root": "."},
             ValueError,
-            r"'torch/cifra10' \(did you mean 'cifar10'\?\); known:",
+            r"'torch/cifra10'; did you mean 'cifar10'\?; known:",
         ),
         ("torch/cifar10", "train", {}, ValueError, "'torch/cifar10' needs data_options root"),
         (
@@ -114,14 +115,14 @@ def test_a_stream_without_classes_asks_for_their_number(monkeypatch):
             "trian",
             {"root": "."},
             ValueError,
-            r"split 'trian' \(did you mean 'train'\?\) of 'torch/mnist'",
+            r"split 'trian'; did you mean 'train'\? of 'torch/mnist'",
         ),
         (
             "torch/mnist",
             "train",
             {"rot": "."},
             ValueError,
-            r"data_options key 'rot' \(did you mean 'root'\?\)",
+            r"data_options key 'rot'; did you mean 'root'\?",
         ),
     ],
 )
@@ -136,10 +137,21 @@ def test_a_set_that_is_not_on_disk(tmp_path, name):
         open_set(name, root=str(tmp_path))
 
 
-def test_a_missing_package_is_named(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "package"), [("hfds/x", "datasets"), ("wds/x", "webdataset"), ("tfds/x", "tensorflow-datasets")]
+)
+def test_a_missing_package_is_named(monkeypatch, capsys, name, package):
+    monkeypatch.setattr(timm_sets, "find_spec", lambda module: None)
+    with pytest.raises(ValueError, match=f"'{name}' needs the package {package}: pip install {package}"):
+        open_set(name)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_package_that_does_not_load_is_named(monkeypatch):
     def create(name, **options):
-        raise ImportError("no module")
+        raise ImportError("no module pyarrow")
 
     monkeypatch.setattr(timm_sets, "create_dataset", create)
-    with pytest.raises(ImportError, match="'hfds/x' needs the package datasets: pip install datasets"):
+    monkeypatch.setattr(timm_sets, "_is_installed", lambda package: True)
+    with pytest.raises(ValueError, match="needs the package datasets, which does not load: no module pyarrow"):
         open_set("hfds/x")

@@ -8,6 +8,8 @@ from attnmix.training import train
 from attnmix.training.checkpoint import get_rng_state, load_checkpoint, save_checkpoint, set_rng_state
 from attnmix.training.loop import has_checkpoint
 
+CPU = torch.device("cpu")
+
 
 def same(first, second):
     """Whether two nests of dictionaries, lists and tensors are equal to the bit."""
@@ -121,13 +123,40 @@ def test_a_changed_recipe_is_refused(tiny, tmp_path):
     train(tiny(threads=None, eval_every=2, loader={"pin": False}), tmp_path, resume=True, progress=False)
 
 
+def test_fewer_epochs_than_done_are_refused(tiny, tmp_path):
+    train(tiny(epochs=2), tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"the run in .* already has 2 epochs; epochs is 1"):
+        train(tiny(epochs=1), tmp_path, resume=True)
+
+
+def test_another_number_of_processes_is_refused(tiny, tmp_path):
+    train(tiny(), tmp_path, progress=False)
+    saved = load_checkpoint(tmp_path / "checkpoint.pt")
+    assert saved["num_processes"] == 1
+    save_checkpoint(tmp_path / "checkpoint.pt", {**saved, "num_processes": 8})
+    with pytest.raises(
+        ValueError, match=r"cannot resume .* with 1 processes: it was made with 8, .* start as many"
+    ):
+        train(tiny(), tmp_path, resume=True)
+
+
+def test_the_processes_give_no_weights_to_gather(tiny, tmp_path):
+    train(tiny(method="smmix", method_options={"token_head": True}), tmp_path, progress=False)
+    saved = load_checkpoint(tmp_path / "checkpoint.pt")
+    assert [set(own) for own in saved["per_process"]] == [{"rng", "generator"}]
+    assert any(name.startswith("method.") for name in saved["trainable"])
+
+
 def test_a_damaged_checkpoint(tmp_path):
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(b"not a checkpoint")
     with pytest.raises(ValueError, match=r"cannot be read as a checkpoint"):
         load_checkpoint(path)
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"checkpoint.pt cannot be read as a checkpoint: it is empty"):
+        load_checkpoint(path)
     torch.save({"state_dict": {}}, path)
-    with pytest.raises(ValueError, match=r"is not a checkpoint of attnmix in format 1"):
+    with pytest.raises(ValueError, match=r"is not a checkpoint of attnmix in format 2"):
         load_checkpoint(path)
 
 
@@ -136,7 +165,7 @@ def test_code_in_a_checkpoint_is_never_run(tmp_path):
         def __reduce__(self):
             return (exec, ("raise SystemExit('ran')",))
 
-    torch.save({"format": 1, "x": Evil()}, tmp_path / "checkpoint.pt")
+    torch.save({"format": 2, "x": Evil()}, tmp_path / "checkpoint.pt")
     with pytest.raises(ValueError, match=r"cannot be read as a checkpoint"):
         load_checkpoint(tmp_path / "checkpoint.pt")
 
@@ -157,12 +186,24 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 
 def test_random_states_come_back_through_a_file(tmp_path):
     random.gauss(0, 1), np.random.randn()  # both now keep half a pair
-    save_checkpoint(tmp_path / "c.pt", {"rng": get_rng_state()})
+    save_checkpoint(tmp_path / "c.pt", {"rng": get_rng_state(CPU)})
 
     def draw():
         return torch.rand(2).tolist(), random.gauss(0, 1), random.random(), np.random.randn(3).tolist()
 
     expected = draw()
     assert draw() != expected
-    set_rng_state(load_checkpoint(tmp_path / "c.pt")["rng"])
+    set_rng_state(load_checkpoint(tmp_path / "c.pt")["rng"], CPU)
     assert draw() == expected
+
+
+def test_only_the_runs_own_gpu_is_saved_and_restored(monkeypatch):
+    states = {"cuda:1": torch.tensor([1], dtype=torch.uint8)}
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[str(device)])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: states.update({str(device): state}))
+    saved = get_rng_state(torch.device("cuda:1"))
+    set_rng_state(saved, torch.device("cuda:0"))  # the run goes on on another one
+    assert states["cuda:0"] is states["cuda:1"]
+    set_rng_state(saved, CPU)
+    set_rng_state(get_rng_state(CPU), torch.device("cuda:1"))
+    assert len(states) == 2

@@ -1,11 +1,14 @@
 """Two processes on the CPU, as torchrun starts them."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
+import torch
 
+from attnmix.training import save_recipe
 from attnmix.training.checkpoint import load_checkpoint
 
 
@@ -22,9 +25,45 @@ def test_two_processes_train_one_model(tmp_path):
         "--accumulation_steps=2",
         "--method_options.mixup_prob=0.5",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("top-1 ") == 1  # one of the two tells
     result = json.loads((tmp_path / "result.json").read_text())
     assert sum(map(sum, result["confusion"])) == 9  # no image twice, though 9 does not divide by 2
-    assert len(load_checkpoint(tmp_path / "checkpoint.pt")["per_process"]) == 2
+    saved = load_checkpoint(tmp_path / "checkpoint.pt")
+    first, second = saved["per_process"]
+    assert not torch.equal(first["rng"]["torch"], second["rng"]["torch"])  # other dropout on each
+    assert saved["num_processes"] == 2
+
+
+WORKER = """
+import hashlib, sys
+import attnmix
+from attnmix.training import load_recipe, train
+
+made = []
+class Watched(attnmix.MixTask):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        made.append(self)
+attnmix.MixTask = Watched
+train(load_recipe(sys.argv[1]), sys.argv[2], progress=False)
+digest = hashlib.sha256()
+for parameter in made[0].get_trainable_module().parameters():
+    digest.update(parameter.detach().numpy().tobytes())
+print(f"weights {digest.hexdigest()}")
+"""
+
+
+@pytest.mark.slow
+def test_both_processes_end_with_the_same_weights(tiny, tmp_path):
+    save_recipe(
+        tiny(method="smmix", method_options={"mixup_prob": 0.5, "token_head": True}), tmp_path / "recipe.yaml"
+    )
+    (tmp_path / "worker.py").write_text(WORKER)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(tmp_path / "worker.py"), str(tmp_path / "recipe.yaml"), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    first, second = re.findall(r"weights ([0-9a-f]{64})", done.stdout)
+    assert first == second

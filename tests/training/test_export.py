@@ -33,11 +33,11 @@ def test_an_exported_model_gives_the_same_logits(tmp_path, name, options):
 
 def test_the_configuration_says_how_to_use_it(tmp_path):
     model = timm.create_model("vit_tiny_patch16_224", **OPTIONS)
-    export_model(model, tmp_path, class_names=["a", "b", "c"], crop_pct=0.95, interpolation="random")
+    export_model(model, tmp_path, class_names=["a", "b", "c"], crop_pct=0.95, crop_mode="squash")
     assert json.loads((tmp_path / "config.json").read_text())["label_names"] == ["a", "b", "c"]
     config = resolve_model_data_config(timm.create_model(f"local-dir:{tmp_path}"))
     assert config["input_size"] == (3, 48, 48)
-    assert (config["crop_pct"], config["interpolation"]) == (0.95, "bicubic")
+    assert (config["crop_pct"], config["crop_mode"], config["interpolation"]) == (0.95, "squash", "bicubic")
     assert create_transform(**config, is_training=False)
 
 
@@ -48,12 +48,19 @@ def test_the_average_is_exported_where_there_is_one(tiny, tmp_path):
     assert all(torch.equal(again[name], value) for name, value in saved["ema"].items())
 
 
+def test_a_run_exports_how_it_was_evaluated(tiny, tmp_path):
+    train(tiny(augment={"crop_pct": None, "interpolation": "bilinear"}), tmp_path, progress=False)
+    config = resolve_model_data_config(timm.create_model(f"local-dir:{tmp_path / 'model'}"))
+    assert (config["crop_pct"], config["crop_mode"], config["interpolation"]) == (1.0, "squash", "bilinear")
+
+
 def test_what_a_method_added_is_not_exported(tiny, tmp_path):
-    train(tiny(method="smmix"), tmp_path, progress=False)
+    train(tiny(method="smmix", method_options={"token_head": True}), tmp_path, progress=False)
     saved = load_checkpoint(tmp_path / "checkpoint.pt")
     again = timm.create_model(f"local-dir:{tmp_path / 'model'}", pretrained=True).state_dict()
     inside = {
         name.removeprefix("model."): v for name, v in saved["trainable"].items() if name.startswith("model.")
     }
+    assert len(inside) < len(saved["trainable"])
     assert again.keys() == inside.keys()
     assert all(torch.equal(again[name], value) for name, value in inside.items())

@@ -1,11 +1,12 @@
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from attnmix.training.loader import ReproducibleItems, create_loaders, set_epoch
+from attnmix.training.loader import ReproducibleItems, create_loaders, epoch_batches, set_epoch
 from attnmix.training.setup import create_accelerator
 
 
@@ -80,7 +81,9 @@ def test_workers_change_nothing(loaders, workers):
     here, _ = loaders(Random(), augment=AUGMENT)
     there, _ = loaders(Random(), augment=AUGMENT, loader={"workers": workers})
     assert there.num_workers == workers
-    assert torch.equal(items(here, 3), items(there, 3))
+    for epoch in (3, 4):  # the second time with the same workers
+        assert torch.equal(items(here, epoch), items(there, epoch))
+    assert there.persistent_workers == (workers > 0)
 
 
 def test_order_depends_on_seed_and_epoch(loaders):
@@ -108,6 +111,18 @@ def test_streams_share_themselves_out(loaders):
     loader, _ = loaders(stream, augment=AUGMENT)
     assert items(loader, 4).flatten().tolist() == [0, 1, 2, 3, 4, 5]
     assert (stream.epoch, stream.workers) == (4, 0)
+
+
+def test_streams_are_for_one_process_yet(tiny, tmp_path):
+    accelerator = SimpleNamespace(num_processes=2, device=torch.device("cpu"))
+    with pytest.raises(ValueError, match="digits-in-scenes is a stream, which 2 processes cannot share yet"):
+        create_loaders(Stream(), Random(), tiny(), accelerator)
+
+
+@pytest.mark.parametrize("given", [0, 2, 3, 7])
+def test_an_epoch_has_so_many_batches_or_fewer(given):
+    seen = list(epoch_batches(range(10, 10 + given), 3))
+    assert seen == [(index, 10 + index, index + 1 == min(given, 3)) for index in range(min(given, 3))]
 
 
 def test_pinning_needs_a_gpu(loaders):

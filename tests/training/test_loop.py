@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 import math
@@ -8,9 +9,12 @@ import timm
 import torch
 from accelerate import Accelerator
 from PIL import Image
+from torch.utils.data import IterableDataset
 
 import attnmix
+from attnmix.data import LabelledImages, create_datasets
 from attnmix.training import loop, train
+from attnmix.training.setup import create_model
 
 
 def losses(result):
@@ -138,6 +142,18 @@ def test_ema_is_evaluated_and_exported(tiny, tmp_path):
     assert result.top1 == last["ema_top1"]
 
 
+def test_the_average_of_a_short_run_follows_it(tiny, tmp_path):
+    recipe = tiny(ema=0.9999)
+    start = create_model(recipe, num_classes=10).state_dict()
+    train(recipe, tmp_path, progress=False)
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+
+    def distance(other):
+        return sum((saved["ema"][name] - other[name]).square().sum() for name in start)
+
+    assert distance({name: saved["trainable"][f"model.{name}"] for name in start}) < 0.5 * distance(start)
+
+
 def test_eval_every(tiny, tmp_path):
     result = train(tiny(epochs=3, eval_every=2), tmp_path, progress=False)
     assert ["eval_top1" in entry for entry in result.history] == [False, True, True]
@@ -193,6 +209,168 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path, monkeypatch, ba
         train(tiny(epochs=3), tmp_path, progress=False)
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["epoch"] == 1
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_weights_that_are_not_finite_replace_no_checkpoint(tiny, tmp_path, monkeypatch):
+    evaluate = loop.evaluate_accuracy
+    calls = []
+
+    def spoiling(model, *args):
+        calls.append(1)
+        if len(calls) == 2:
+            return {**evaluate(model, *args), "loss": math.nan}
+        return evaluate(model, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "evaluate_accuracy", spoiling)
+        with pytest.raises(FloatingPointError, match="the evaluated loss is nan after epoch 2: the checkpoint in"):
+            train(tiny(epochs=3), tmp_path, progress=False)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["epoch"] == 1
+
+    class Spoiled(attnmix.MixTask):
+        def update_ema(self, step=None):
+            if step == 10:
+                with torch.no_grad():
+                    self.view.model.head.bias[0] = math.inf
+
+    monkeypatch.setattr(attnmix, "MixTask", Spoiled)
+    with pytest.raises(FloatingPointError, match=r"model.head.bias is not finite after epoch 2: the checkpoint"):
+        train(tiny(epochs=3, ema=0.5), tmp_path / "b", progress=False)
+    assert torch.load(tmp_path / "b" / "checkpoint.pt", weights_only=True)["epoch"] == 1
+    assert len((tmp_path / "b" / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_out_of_memory_says_what_to_do(tiny, tmp_path, monkeypatch):
+    class Large(attnmix.MixTask):
+        def forward(self, images, labels):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
+
+    monkeypatch.setattr(attnmix, "MixTask", Large)
+    message = "batch_size 8 does not fit on cpu: lower it and raise accumulation_steps"
+    with pytest.raises(ValueError, match=message):
+        train(tiny(), tmp_path, progress=False)
+
+
+class Stream(LabelledImages, IterableDataset):
+    """Says that it has 40 items, and gives another number."""
+
+    class_names = [str(digit) for digit in range(10)]  # noqa: RUF012
+
+    def __init__(self, data, given):
+        self.data, self.given = data, given
+
+    def __len__(self):
+        return 40
+
+    def __iter__(self):
+        yield from (self.data[index] for index in range(self.given))
+
+
+@pytest.mark.parametrize("given", [40, 56, 24, 28])
+def test_streams_that_give_more_or_fewer_batches_than_they_say(tiny, tmp_path, monkeypatch, given):
+    """Said: 5 batches in windows of 2, 2 and 1. An epoch ends with an update, never beyond what was said."""
+    updates = []
+
+    def datasets(name, **options):
+        train_data, eval_data = create_datasets(name, **{**options, "data_options": {"train_count": 56}})
+        return Stream(train_data, given), eval_data
+
+    class Counting(torch.optim.SGD):
+        def step(self, closure=None):
+            updates.append(torch.stack([p.grad.norm() for g in self.param_groups for p in g["params"]]).norm())
+            return super().step(closure)
+
+    def optimizer(module, recipe):
+        return Counting(module.parameters(), lr=recipe.lr)
+
+    monkeypatch.setattr(loop, "create_datasets", datasets)
+    monkeypatch.setattr(loop, "create_optimizer", optimizer)
+    result = train(tiny(accumulation_steps=2, method="none", clip_grad=None), tmp_path, progress=False)
+    batches = min(5, given // 8 + (given % 8 > 0))
+    assert len(updates) == 2 * math.ceil(batches / 2)
+    assert all(norm > 0 for norm in updates)
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["updates"] == 6  # the schedule keeps to the epochs
+    assert len(result.history) == 2
+
+
+def test_a_window_cut_short_is_averaged_over_what_came(tiny, tmp_path, monkeypatch):
+    """Three batches of a stream that said four, in windows of two: the last counts as a window of one."""
+
+    def run(said, folder):
+        def datasets(name, **options):
+            train_data, eval_data = create_datasets(name, **options)
+            stream = Stream(train_data, 24)
+            stream.__class__ = type("Said", (Stream,), {"__len__": lambda self: said})
+            return stream, eval_data
+
+        monkeypatch.setattr(loop, "create_datasets", datasets)
+        options = {"optimizer": {"opt": "sgd"}, "schedule": {"sched": "constant", "warmup_epochs": 0}}
+        recipe = tiny(accumulation_steps=2, method="none", model_options={"drop_path_rate": 0.0}, **options)
+        return losses(train(recipe, folder, progress=False))
+
+    assert run(32, tmp_path / "a") == pytest.approx(run(24, tmp_path / "b"), rel=1e-6)
+
+
+def test_a_stream_without_a_batch(tiny, tmp_path, monkeypatch):
+    def datasets(name, **options):
+        train_data, eval_data = create_datasets(name, **options)
+        return Stream(train_data, 0), eval_data
+
+    monkeypatch.setattr(loop, "create_datasets", datasets)
+    with pytest.raises(ValueError, match="the training data digits-in-scenes gave not one batch in epoch 1"):
+        train(tiny(), tmp_path, progress=False)
+
+
+def test_streams_are_told_the_batch_size(tiny, tmp_path, monkeypatch):
+    seen = {}
+
+    def datasets(name, **options):
+        seen.update(options)
+        return create_datasets(name, **options)
+
+    monkeypatch.setattr(loop, "create_datasets", datasets)
+    train(tiny(epochs=1), tmp_path, progress=False)
+    assert seen["batch_size"] == 8
+
+
+def test_the_rate_before_layer_decay_is_told(tiny, tmp_path):
+    plain = train(tiny(), tmp_path / "a", progress=False)
+    decayed = train(tiny(optimizer={"layer_decay": 0.5}), tmp_path / "b", progress=False)
+    assert [e["lr"] for e in decayed.history] == pytest.approx([e["lr"] for e in plain.history])
+    assert losses(decayed) != pytest.approx(losses(plain), rel=1e-6)
+
+
+def test_slow_steps_show_soon(tiny, tmp_path, monkeypatch):
+    shown = []
+
+    @contextlib.contextmanager
+    def bar(console, **options):
+        yield lambda epoch, steps, **numbers: shown.append(steps)
+
+    monkeypatch.setattr(loop, "progress_bar", bar)
+    train(tiny(epochs=1), tmp_path / "a", progress=False)
+    assert shown == [5]
+    shown.clear()
+    monkeypatch.setattr(loop, "CHECK_SECONDS", 0.0)
+    train(tiny(epochs=1), tmp_path / "b", progress=False)
+    assert shown == [1] * 5
+
+
+@pytest.mark.slow
+def test_a_compiled_run(tiny, tmp_path):
+    """Trained, evaluated, exported and resumed with torch.compile: the numbers of the plain run."""
+    options = {"method": "smmix", "epochs": 1, "ema": 0.9}
+    plain = train(tiny(**options), tmp_path / "plain", progress=False)
+    compiled = train(tiny(**options, compile=True), tmp_path / "compiled", progress=False)
+    assert losses(compiled) == pytest.approx(losses(plain), rel=1e-4)
+    assert compiled.loss == pytest.approx(plain.loss, rel=1e-3)
+    model = timm.create_model(f"local-dir:{tmp_path / 'compiled' / 'model'}", pretrained=True)
+    assert not any(name.startswith("_orig_mod") for name in model.state_dict())
+    again = train(
+        tiny(**{**options, "epochs": 2}, compile=True), tmp_path / "compiled", resume=True, progress=False
+    )
+    assert len(again.history) == 2
 
 
 def test_threads_precision_and_compile_are_used(tiny, tmp_path, monkeypatch):

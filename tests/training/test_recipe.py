@@ -135,7 +135,7 @@ def test_wrong_files(tmp_path, text, message):
         ({"augment": {"vflip": -0.5}}, "augment.vflip is -0.5"),
         ({"augment": {"re_prob": 2.0}}, "augment.re_prob is 2.0"),
         ({"augment": {"color_jitter": -1.0}}, "augment.color_jitter is -1.0"),
-        ({"augment": {"crop_pct": 0.0}}, "augment.crop_pct is 0.0"),
+        ({"augment": {"crop_pct": 0.0}}, r"augment.crop_pct is 0.0, but must be in \(0, 1\], or null"),
         ({"loader": {"workers": -1}}, "loader.workers is -1"),
         ({"epoch": 3}, r"unknown recipe key 'epoch'; did you mean 'epochs'\?"),
         (

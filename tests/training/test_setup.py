@@ -1,7 +1,11 @@
+import math
+
 import pytest
+import timm
 import torch
 from torch import nn
 
+from attnmix import MixTask, create_method
 from attnmix.training.recipe import load_recipe
 from attnmix.training.setup import (
     create_accelerator,
@@ -47,8 +51,17 @@ def test_model_inputs_follow_the_options(tiny):
         ),
         (
             {"model_options": {"patchsize": 4}},
-            "model_options .* do not fit vit_tiny_patch16_224: .*patchsize",
+            "model 'vit_tiny_patch16_224' cannot be made with model_options .*: .*patchsize",
         ),
+        (
+            {"model_options": {"embed_dim": 15}},
+            "model 'vit_tiny.*' cannot be made with model_options .*'embed_dim': 15",
+        ),
+        (
+            {"model": "vit_tiny_patch16_224.nope"},
+            r"model 'vit_tiny_patch16_224.nope' cannot be made .*Invalid pretrained tag \(nope\)",
+        ),
+        ({"model_options": {"num_classes": 7}}, "num_classes cannot be set: the data set decides"),
         ({"init": "no/such.safetensors"}, "init: there is no file 'no/such.safetensors'"),
     ],
 )
@@ -94,6 +107,36 @@ def test_optimizer_options_arrive(tiny):
     assert len({group["lr_scale"] for group in optimizer.param_groups}) == 4  # stem, two blocks, head
 
 
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "cait_xxs24_224", "beit_base_patch16_224"])
+def test_layer_decay_follows_the_models_layers_and_spares_what_the_method_added(tiny, name):
+    kind = tiny(model=name, optimizer={"layer_decay": 0.5})
+    options = {"img_size": 32, "embed_dim": 16, "depth": 3, "num_heads": 2, "num_classes": 3}
+    model = timm.create_model(name, **options)
+    alone = rate_factors(model, create_optimizer(model, kind))
+    task = MixTask(model, create_method("smmix", num_classes=3, token_head=True))
+    module = task.get_trainable_module()
+    together = rate_factors(module, create_optimizer(module, kind))
+    assert {f"model.{parameter}": factor for parameter, factor in alone.items()}.items() <= together.items()
+    assert together["model.blocks.0.attn.qkv.weight"] < 1
+    assert len(set(alone.values())) > 3
+    added = [factor for parameter, factor in together.items() if parameter.startswith("method.")]
+    assert added
+    assert set(added) == {1.0}
+
+
+def rate_factors(module, optimizer):
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    return {names[p]: group["lr_scale"] for group in optimizer.param_groups for p in group["params"]}
+
+
+@pytest.mark.parametrize("schedule", [{"warmup_epochs": 0}, {"warmup_epochs": 0, "sched": "constant"}])
+def test_layer_decay_holds_from_the_first_update(tiny, schedule):
+    recipe = tiny(lr=0.8, optimizer={"layer_decay": 0.5}, schedule=schedule)
+    _, optimizer = optimizer_of(recipe)
+    create_scheduler(optimizer, recipe, updates_per_epoch=4)
+    assert sorted({round(group["lr"], 9) for group in optimizer.param_groups}) == [0.1, 0.2, 0.4, 0.8]
+
+
 def test_wrong_optimizer(tiny):
     with pytest.raises(ValueError, match=r"optimizer {'opt': 'adamm'.* does not work"):
         optimizer_of(tiny(optimizer={"opt": "adamm"}))
@@ -114,7 +157,9 @@ def test_schedule(tiny):
     cosine = rates(tiny(epochs=6, lr=0.9, schedule=options))
     assert cosine[0] == 0.1
     assert cosine[4] == pytest.approx(0.5)  # half-way up
-    assert max(cosine) == pytest.approx(cosine[8], rel=0.3)
+    # After 8 of 24 updates the cosine, which began with the warm-up, has a third of its way behind it.
+    assert cosine[7] == pytest.approx(0.8)
+    assert cosine[8] == pytest.approx(0.01 + 0.89 * (1 + math.cos(math.pi / 3)) / 2)
     assert 0.01 <= cosine[-1] < 0.02
     constant = rates(tiny(epochs=6, lr=0.9, schedule={**options, "sched": "constant"}))
     assert constant[:8] == pytest.approx(cosine[:8])

@@ -65,8 +65,7 @@ def _recipes() -> Iterator[tuple[str, str]]:
 def _data() -> Iterator[tuple[str, str]]:
     from attnmix.data import known_data
 
-    known = known_data()
-    yield from known.items() if isinstance(known, dict) else ((name, "") for name in known)
+    yield from known_data().items()
 
 
 def _models() -> Iterator[tuple[str, str]]:

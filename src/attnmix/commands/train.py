@@ -26,7 +26,10 @@ examples:
 def add_arguments(parser: ArgumentParser) -> None:
     """Add RECIPE, --out, --resume and every key of the recipe."""
     parser.add_argument(
-        "--out", required=True, metavar="DIR", help="folder of the run: metrics, checkpoint, model"
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="folder of the run: metrics, checkpoint, model; on several nodes one that all of them share",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
     add_recipe_arguments(parser)
@@ -38,16 +41,19 @@ def run(arguments: Namespace) -> int:
 
     recipe = recipe_from_arguments(arguments)
     out = Path(arguments.out)
+    is_first = os.environ.get("RANK", "0") == "0"  # the others of torchrun's say nothing
     try:
         result = train(recipe, out, resume=arguments.resume)
     except KeyboardInterrupt:
+        if not is_first:
+            return 130
         again = "the same command with --resume goes on from the last checkpoint"
         print(
             f"\ninterrupted; {again if has_checkpoint(out) else 'no checkpoint yet: start again'}",
             file=sys.stderr,
         )
         return 130
-    if os.environ.get("RANK", "0") != "0":  # another process of torchrun's tells
+    if not is_first:
         return 0
     top5 = "" if result.top5 is None else f", top-5 {result.top5:.1f} %"
     print(f"top-1 {result.top1:.1f} %{top5} in {result.seconds:.0f} s, {result.images_per_second:.0f} images/s")

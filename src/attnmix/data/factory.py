@@ -12,7 +12,7 @@ from attnmix.data.digits_in_scenes import DigitsInScenes
 from attnmix.data.folder import check_same_classes, open_folder, split_folder
 from attnmix.data.labelled import LabelledImages
 from attnmix.data.timm_sets import PREFIXES, open_timm_set
-from attnmix.data.transforms import Transform, create_transforms
+from attnmix.data.transforms import Transform, create_transforms, evaluation_options
 
 _logger = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ def create_datasets(
     eval_split: str = "validation",
     augment: Mapping[str, Any] | None = None,
     data_options: Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
 ) -> tuple[LabelledImages, LabelledImages]:
     """The training and the evaluation set of a name, each giving (tensor of `input_size`, int label).
 
@@ -59,6 +60,7 @@ def create_datasets(
             evaluation); left out, the embedded sets are not augmented and others get timm's defaults.
         data_options: keywords of the embedded set's class; `class_map` of a folder; `root`, `download` and
             others (`timm_sets.OPTION_KEYS`) of a timm set.
+        batch_size: of the loader; a stream gives whole batches to every worker.
 
     Raises ValueError or FileNotFoundError that names the value at fault and what would be right.
     """
@@ -81,7 +83,13 @@ def create_datasets(
         return open_split(train_split, training), open_split(eval_split, evaluation)
     if prefix in PREFIXES:
         train, held_out = (
-            open_timm_set(name, split, is_training=is_training, options=options, transform=transform)
+            open_timm_set(
+                name,
+                split,
+                is_training=is_training,
+                options={"batch_size": batch_size, **options},
+                transform=transform,
+            )
             for split, is_training, transform in (
                 (train_split, True, training),
                 (eval_split, False, evaluation),
@@ -96,6 +104,11 @@ def create_datasets(
         )
     check_same_classes(train.class_names, held_out.class_names, repr(name))
     return train, held_out
+
+
+def evaluation_settings(name: str, input_size: Sequence[int], augment: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How `create_datasets` resizes and crops for evaluation: `crop_pct`, `crop_mode`, `interpolation`."""
+    return evaluation_options(input_size, augment=augment, whole_image=name.replace("_", "-") in EMBEDDED)
 
 
 def _embedded_opener(

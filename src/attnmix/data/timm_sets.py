@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from timm.data import create_dataset
@@ -38,11 +39,14 @@ def open_timm_set(
 
     `options` are those of `OPTION_KEYS`: timm's keywords, the sample counts of the splits of a stream, and
     `num_classes` where the set does not say its classes. Raises ValueError for an unknown option or name,
-    FileNotFoundError for a torchvision set that is not on disk, ImportError naming a missing package.
+    FileNotFoundError for a torchvision set that is not on disk, ValueError naming a missing package.
     """
     check_keys("data_options", options, OPTION_KEYS)
     options = {key: value for key, value in options.items() if value is not None}
     prefix = name.partition("/")[0].lower()
+    package = PREFIXES[prefix][1]
+    if not _is_installed(package):  # asked here, as timm prints and raises differently for each
+        raise ValueError(f"data set {name!r} needs the package {package}: pip install {package}")
     if prefix == "torch":
         _check_torchvision(name, split, options)
     counts = {True: options.pop("train_num_samples", None), False: options.pop("eval_num_samples", None)}
@@ -51,9 +55,8 @@ def open_timm_set(
         options["num_samples"] = counts[is_training]
     try:
         opened = create_dataset(name, split=split, is_training=is_training, **options)
-    except ImportError as error:
-        package = PREFIXES[prefix][1]
-        raise ImportError(f"data set {name!r} needs the package {package}: pip install {package}") from error
+    except ImportError as error:  # there, but without something it needs itself
+        raise ValueError(f"data set {name!r} needs the package {package}, which does not load: {error}") from error
     except RuntimeError as error:
         if prefix == "torch" and "not found" in str(error).lower():
             root = options["root"]
@@ -73,6 +76,10 @@ def open_timm_set(
         class_names=class_names,
         transform=transform,
     )
+
+
+def _is_installed(package: str) -> bool:
+    return find_spec(package.replace("-", "_")) is not None
 
 
 def _sample_name(source: Any, set_name: str, index: int) -> str:

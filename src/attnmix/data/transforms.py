@@ -11,26 +11,12 @@ from attnmix.data._nearest import check_keys, nearest
 
 Transform = Callable[[Image.Image], Any]
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "box", "hamming", "lanczos")
 _CHOICES = {
-    "interpolation": (*INTERPOLATIONS, "random"),
+    "interpolation": ("bicubic", "bilinear", "nearest", "random"),
     "re_mode": ("const", "rand", "pixel"),
-    "train_crop_mode": ("rrc", "rkrc", "rkrr"),
-    "crop_mode": ("center", "squash", "border"),
 }
-_PROBABILITIES = ("hflip", "vflip", "re_prob", "color_jitter_prob", "grayscale_prob", "gaussian_blur_prob")
-_EVALUATION_KEYS = ("interpolation", "crop_pct", "crop_mode")  # what evaluation, too, is to know of `augment`
-AUGMENT_KEYS = {
-    "no_aug",
-    "scale",
-    "ratio",
-    "color_jitter",
-    "auto_augment",
-    "re_count",
-    "crop_pct",
-    *_CHOICES,
-    *_PROBABILITIES,
-}
+_PROBABILITIES = ("hflip", "vflip", "re_prob")
+AUGMENT_KEYS = {"no_aug", "scale", "ratio", "color_jitter", "auto_augment", "crop_pct", *_CHOICES, *_PROBABILITIES}
 
 
 def create_transforms(
@@ -48,30 +34,21 @@ def create_transforms(
         mean: per channel, of images in [0, 1].
         std: likewise.
         augment: keywords of `timm.data.create_transform`. `interpolation` (bicubic unless given; evaluation
-            takes that instead of "random"), `crop_pct` and `crop_mode` hold for evaluation as well. With
-            `no_aug` training images get the evaluation transform, and the other keys wait.
-        whole_image: for the embedded sets: evaluation sees everything (no crop, `crop_mode` squash), and
+            takes that instead of "random") and `crop_pct` hold for evaluation as well. With `no_aug` training
+            images get the evaluation transform, and the other keys wait. None is as good as left out, except
+            that timm takes color_jitter None for no jitter.
+        whole_image: for the embedded sets: evaluation sees everything (no crop, timm's crop_mode squash), and
             nothing is mirrored unless asked for (a mirrored digit is none).
 
     `crop_pct` is 1 where `whole_image`, or where a side is below 128 (CIFAR and the like), else timm's 0.875.
     Raises ValueError for an unknown key or a value timm cannot use.
     """
-    # None stands for timm's default, except that timm takes color_jitter None for no jitter.
-    augment = {key: value for key, value in (augment or {}).items() if value is not None or key == "color_jitter"}
-    check_keys("augment", augment, AUGMENT_KEYS)
+    for_evaluation = evaluation_options(input_size, augment=augment, whole_image=whole_image)
+    augment = _given(augment)
     _check_values(augment)
     channels, height, width = _check_input(input_size, mean, std)
-    if whole_image:
-        augment = {"hflip": 0.0, "crop_mode": "squash", "crop_pct": 1.0, **augment}
-    augment = {
-        "interpolation": "bicubic",
-        "crop_pct": 1.0 if min(height, width) < 128 else 0.875,
-        **augment,
-    }
+    augment = {**for_evaluation, **({"hflip": 0.0} if whole_image else {}), **augment}
     shared = {"input_size": (channels, height, width), "mean": tuple(mean), "std": tuple(std)}
-    for_evaluation = {key: augment[key] for key in _EVALUATION_KEYS if key in augment}
-    if for_evaluation["interpolation"] == "random":
-        for_evaluation["interpolation"] = "bicubic"
     evaluation = create_transform(**shared, **for_evaluation, is_training=False)
     if augment.pop("no_aug", False):
         training = evaluation
@@ -84,6 +61,26 @@ def create_transforms(
     if channels == 1:
         training, evaluation = Compose([Grayscale(), training]), Compose([Grayscale(), evaluation])
     return training, evaluation
+
+
+def evaluation_options(
+    input_size: Sequence[int], *, augment: Mapping[str, Any] | None = None, whole_image: bool = False
+) -> dict[str, Any]:
+    """How `create_transforms` resizes and crops for evaluation: `crop_pct`, `crop_mode`, `interpolation`."""
+    augment = _given(augment)
+    interpolation = augment.get("interpolation", "bicubic")
+    default_crop = 1.0 if whole_image or min(input_size[1:]) < 128 else 0.875
+    return {
+        "crop_pct": augment.get("crop_pct", default_crop),
+        "crop_mode": "squash" if whole_image else "center",
+        "interpolation": "bicubic" if interpolation == "random" else interpolation,
+    }
+
+
+def _given(augment: Mapping[str, Any] | None) -> dict[str, Any]:
+    given = {key: value for key, value in (augment or {}).items() if value is not None or key == "color_jitter"}
+    check_keys("augment", given, AUGMENT_KEYS)
+    return given
 
 
 def _check_input(input_size: Sequence[int], mean: Sequence[float], std: Sequence[float]) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ from attnmix.training.recipe import Recipe, recipe_defaults
 
 __all__ = [
     "Position",
-    "check_same_recipe",
+    "check_can_go_on",
     "get_rng_state",
     "load_checkpoint",
     "load_run",
@@ -30,7 +30,7 @@ __all__ = [
     "set_rng_state",
 ]
 
-FORMAT = 1
+FORMAT = 2
 
 # What may differ when a run is resumed: how long it goes on, and what changes speed but not results.
 FREE_ON_RESUME = (
@@ -66,29 +66,30 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read as a checkpoint: {str(error).splitlines()[0]}") from error
+        reason = str(error).partition("\n")[0] if path.stat().st_size else "it is empty"
+        raise ValueError(f"{path} cannot be read as a checkpoint: {reason}") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise ValueError(f"{path} is not a checkpoint of attnmix in format {FORMAT}")
     return state
 
 
-def get_rng_state() -> dict[str, Any]:
-    """Return the states of torch's, CUDA's, Python's and NumPy's generators as tensors and numbers."""
+def get_rng_state(device: torch.device) -> dict[str, Any]:
+    """Return the states of torch's (`device`'s too), Python's and NumPy's generators as tensors and numbers."""
     version, python_keys, python_gauss = random.getstate()
     _, numpy_keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         "python": [version, torch.tensor(python_keys), python_gauss],
         "numpy": [torch.from_numpy(np.asarray(numpy_keys).astype(np.int64)), position, has_gauss, gauss],
     }
 
 
-def set_rng_state(state: dict[str, Any]) -> None:
-    """Put back what `get_rng_state` returned."""
+def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
+    """Put back what `get_rng_state` returned; `device` may be another one of its kind."""
     torch.set_rng_state(state["torch"])
-    if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if state["device"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state["device"], device)
     version, python_keys, python_gauss = state["python"]
     random.setstate((version, tuple(python_keys.tolist()), python_gauss))
     numpy_keys, position, has_gauss, gauss = state["numpy"]
@@ -115,13 +116,15 @@ def save_run(
 ) -> None:
     """Gather the run's whole state from all processes and write it, on the main one."""
     # What each process has of its own: its random states and its method's generator.
-    per_process = gather_object([{"rng": get_rng_state(), "task": task.get_task_state()}])
+    own = {"rng": get_rng_state(accelerator.device), "generator": task.method.generator.get_state()}
+    per_process = gather_object([own])
     if not accelerator.is_main_process:
         return
     ema = task.get_eval_model(ema=True) if recipe.ema is not None else None
     state = {
         **dataclasses.asdict(position),
         "recipe": recipe_defaults(recipe),
+        "num_processes": accelerator.num_processes,
         "trainable": task.get_trainable_module().state_dict(),
         "ema": None if ema is None else ema.state_dict(),
         "optimizer": optimizer.state_dict(),
@@ -139,21 +142,29 @@ def load_run(saved: dict[str, Any], task: Any, optimizer: Any, *, accelerator: A
     optimizer.load_state_dict(saved["optimizer"])
     if accelerator.scaler is not None:
         accelerator.scaler.load_state_dict(saved["scaler"])
-    mine = saved["per_process"]
-    if len(mine) == accelerator.num_processes:  # with another number, each process draws afresh
-        task.load_task_state(mine[accelerator.process_index]["task"])
-        set_rng_state(mine[accelerator.process_index]["rng"])
+    own = saved["per_process"][accelerator.process_index]
+    task.method.generator.set_state(own["generator"])
+    set_rng_state(own["rng"], accelerator.device)
 
 
-def check_same_recipe(before: dict[str, Any], now: Recipe, *, path: Path) -> None:
-    """Refuse to resume what another recipe began.
+def check_can_go_on(saved: dict[str, Any], now: Recipe, *, num_processes: int, path: Path) -> None:
+    """Refuse to resume what another recipe, or another number of processes, began.
 
     Raises:
-        ValueError: a key differs that decides results; names it and both values.
+        ValueError: a key differs that decides results (names it and both values), the run is already longer,
+            or its number of processes was another.
     """
+    before = saved["recipe"]
     for name, value in recipe_defaults(now).items():
         if name not in FREE_ON_RESUME and before.get(name) != value:
             raise ValueError(
                 f"cannot resume {path} with another recipe: {name} was {before.get(name)!r} and is now "
                 f"{value!r}; set it back, or choose another --out"
             )
+    if saved["epoch"] > now.epochs:
+        raise ValueError(f"the run in {path.parent} already has {saved['epoch']} epochs; epochs is {now.epochs}")
+    if saved["num_processes"] != num_processes:
+        raise ValueError(
+            f"cannot resume {path} with {num_processes} processes: it was made with {saved['num_processes']}, "
+            "and their number decides the batches; start as many, or choose another --out"
+        )

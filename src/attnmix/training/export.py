@@ -16,23 +16,21 @@ def export_model(
     *,
     class_names: Sequence[str],
     crop_pct: float,
+    crop_mode: str = "center",
     interpolation: str = "bicubic",
 ) -> Path:
     """Write `config.json` and `model.safetensors`.
 
     `timm.create_model("local-dir:FOLDER", pretrained=True)` reads them; without `pretrained` timm builds the
     same model with fresh weights. The configuration holds what builds it (image and patch size, width, ...),
-    its input size, mean and standard deviation, how it was evaluated (`crop_pct`, `interpolation`; random
-    is bicubic there) and the names of the classes.
+    its input size, mean and standard deviation, how it was evaluated (`crop_pct`, `crop_mode`,
+    `interpolation`) and the names of the classes.
     """
     save_for_hf(
         unwrap_model(model),
         str(folder),
         safe_serialization=True,
         model_config={"label_names": [str(name) for name in class_names]},
-        data_config={
-            "crop_pct": crop_pct,
-            "interpolation": "bicubic" if interpolation == "random" else interpolation,
-        },
+        data_config={"crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation},
     )
     return folder

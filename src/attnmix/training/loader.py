@@ -1,6 +1,7 @@
 """Loaders whose batches depend on the seed and the epoch alone: not on the method, nor on the workers."""
 
 import random
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from attnmix.training.recipe import Recipe
 
-__all__ = ["ReproducibleItems", "create_loaders", "set_epoch"]
+__all__ = ["ReproducibleItems", "create_loaders", "epoch_batches", "set_epoch"]
 
 
 class ReproducibleItems(Dataset):
@@ -23,18 +24,18 @@ class ReproducibleItems(Dataset):
     def __init__(self, dataset: Any, *, seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
-        self.epoch = 0
+        self.epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # loader workers outlive an epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch's augmentations."""
-        self.epoch = epoch
+        """Choose the epoch's augmentations, in the loader's workers too."""
+        self.epoch.fill_(epoch)
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
         outside = torch.get_rng_state(), random.getstate(), np.random.get_state()
-        words = np.random.SeedSequence([self.seed, self.epoch, index]).generate_state(3)
+        words = np.random.SeedSequence([self.seed, int(self.epoch), index]).generate_state(3)
         torch.default_generator.manual_seed(int(words[0]))  # the CPU's alone
         random.seed(int(words[1]))
         np.random.seed(words[2])
@@ -51,16 +52,25 @@ def create_loaders(
 ) -> tuple[DataLoader, DataLoader]:
     """Return the loaders of training and evaluation, shared out among the processes by Accelerate.
 
-    Call `set_epoch(train_loader, epoch)` before each epoch. Streaming data sets share themselves out.
+    Call `set_epoch(train_loader, epoch)` before each epoch. Workers are kept from epoch to epoch.
+
+    Raises:
+        ValueError: streaming data in several processes.
     """
     options: dict[str, Any] = {
         "batch_size": recipe.batch_size,
         "num_workers": recipe.loader.workers,
+        "persistent_workers": recipe.loader.workers > 0,
         "pin_memory": recipe.loader.pin and accelerator.device.type == "cuda",
     }
     loaders = []
     for data, is_training in ((train_data, True), (eval_data, False)):
         if isinstance(data, IterableDataset):
+            if accelerator.num_processes > 1:
+                raise ValueError(
+                    f"{recipe.data} is a stream, which {accelerator.num_processes} processes cannot share yet: "
+                    "train in one process, or use data that lies in files"
+                )
             if hasattr(data, "set_loader_cfg"):
                 data.set_loader_cfg(num_workers=recipe.loader.workers)
             loaders.append(DataLoader(data, **options))
@@ -80,3 +90,19 @@ def set_epoch(loader: DataLoader, epoch: int) -> None:
         loader.set_epoch(epoch)
     if hasattr(loader.dataset, "set_epoch"):
         loader.dataset.set_epoch(epoch)
+
+
+def epoch_batches(loader: Iterable[Any], batches: int) -> Iterator[tuple[int, Any, bool]]:
+    """Yield (index, batch, whether it is the epoch's last).
+
+    At most `batches`, which a stream may exceed, and fewer where it ends before its time. Looks one batch ahead,
+    so that other loaders come to their own end.
+    """
+    source = iter(loader)
+    batch = next(source, None)
+    for index in range(batches):
+        if batch is None:
+            return
+        following = next(source, None)
+        yield index, batch, following is None or index + 1 == batches
+        batch = following

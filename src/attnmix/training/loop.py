@@ -10,22 +10,23 @@ import json
 import math
 import os
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 from rich.console import Console
 from torch import Tensor, nn
-from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
+from torchmetrics.classification import MulticlassAccuracy
 
 import attnmix
-from attnmix.data import create_datasets
-from attnmix.training.checkpoint import Position, check_same_recipe, load_checkpoint, load_run, save_run
+from attnmix.data import create_datasets, evaluation_settings
+from attnmix.evaluation.accuracy import evaluate_accuracy
+from attnmix.training.checkpoint import Position, check_can_go_on, load_checkpoint, load_run, save_run
 from attnmix.training.export import export_model
-from attnmix.training.loader import create_loaders, set_epoch
+from attnmix.training.loader import create_loaders, epoch_batches, set_epoch
 from attnmix.training.progress import epoch_line, progress_bar
 from attnmix.training.recipe import Recipe, save_recipe
 from attnmix.training.setup import (
@@ -40,6 +41,7 @@ __all__ = ["TrainingResult", "has_checkpoint", "train"]
 
 CHECKPOINT = "checkpoint.pt"
 CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
+CHECK_SECONDS = 1.0  # after which slow steps are looked at sooner
 
 
 @dataclass
@@ -89,20 +91,20 @@ def train(
         ValueError: a value the user can put right.
         FileExistsError: `out` holds a run and `resume` is off.
         FileNotFoundError: nothing to resume.
-        FloatingPointError: the loss is not finite; names epoch and step.
+        FloatingPointError: the loss or a weight is not finite; names the epoch. The checkpoint is older.
     """
     out = Path(out)
     checkpoint = out / CHECKPOINT
     if has_checkpoint(out) and not resume:
         raise FileExistsError(f"{out} already holds a run: add --resume to go on with it, or choose another --out")
     saved = load_checkpoint(checkpoint) if resume else None
-    if saved is not None:
-        check_same_recipe(saved["recipe"], recipe, path=checkpoint)
 
     # ------------------------------------------------------------ set up
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
     accelerator = create_accelerator(recipe, out)
+    if saved is not None:
+        check_can_go_on(saved, recipe, num_processes=accelerator.num_processes, path=checkpoint)
     is_main = accelerator.is_main_process
     console = Console(quiet=not (progress and is_main))
 
@@ -116,6 +118,7 @@ def train(
         eval_split=recipe.eval_split,
         augment=dataclasses.asdict(recipe.augment),
         data_options=recipe.data_options,
+        batch_size=recipe.batch_size,
     )
     num_classes = train_data.num_classes
     model = create_model(recipe, num_classes=num_classes)
@@ -128,12 +131,9 @@ def train(
     if recipe.compile:
         task.compile()
     train_loader, eval_loader = create_loaders(train_data, eval_data, recipe, accelerator)
-    # A method may leave parameters of its own unused in a step that draws Mixup: DDP must look for them.
-    counts = [len(list(module.parameters())) for module in (model, task.get_trainable_module())]
-    accelerator.ddp_handler.find_unused_parameters = counts[0] != counts[1]
     step, optimizer = accelerator.prepare(task, optimizer)  # step(images, labels): the task, DDP, autocast
     if recipe.ema is not None:
-        task.setup_ema(decay=recipe.ema)
+        task.setup_ema(decay=recipe.ema, use_warmup=True)  # else a short run's is still its first weights
 
     batches = len(train_loader)
     updates_per_epoch = math.ceil(batches / recipe.accumulation_steps)
@@ -157,27 +157,33 @@ def train(
     # ------------------------------------------------------------ train
     measured: dict[str, Any] | None = None
     accuracy = MulticlassAccuracy(num_classes, average="micro", validate_args=False).to(accelerator.device)
-    with progress_bar(console, total=recipe.epochs * batches, done=first_epoch * batches) as bar:
+    bar_options = {"total": recipe.epochs * batches, "done": first_epoch * batches}
+    with _advice_on_memory(recipe, accelerator.device), progress_bar(console, **bar_options) as bar:
         for epoch in range(first_epoch + 1, recipe.epochs + 1):
-            started = time.perf_counter()
+            started = looked = time.perf_counter()
             set_epoch(train_loader, epoch - 1)
             task.get_trainable_module().train()
+            optimizer.zero_grad()
             accuracy.reset()
             sums: dict[str, Tensor | int] = {}  # of losses over images; on the device, so as not to wait for it
             images_seen, unchecked = 0, []
-            for index, (images, labels) in enumerate(train_loader):
-                images, labels = images.to(accelerator.device), labels.to(accelerator.device)
+            for index, (images, labels), is_last in epoch_batches(train_loader, batches):
+                images = images.to(accelerator.device, non_blocking=True)
+                labels = labels.to(accelerator.device, non_blocking=True)
                 # Gradients gather over a window of batches; the last window of an epoch may be shorter.
                 window_start = index - index % recipe.accumulation_steps
                 window = min(recipe.accumulation_steps, batches - window_start)
-                is_update = index + 1 == window_start + window
+                is_update = is_last or index + 1 == window_start + window
                 with contextlib.nullcontext() if is_update else accelerator.no_sync(step):
                     result = step(images, labels)
                     accelerator.backward(result["loss"] / window)
                 if is_update:
+                    if index + 1 < window_start + window:  # a stream that ended before its time
+                        _scale_gradients(task.get_clip_parameters(), window / (index + 1 - window_start))
                     if recipe.clip_grad is not None:
                         accelerator.clip_grad_norm_(task.get_clip_parameters(), recipe.clip_grad)
-                    lr = optimizer.param_groups[0]["lr"]
+                    first = optimizer.param_groups[0]
+                    lr = first["lr"] / first.get("lr_scale", 1.0)  # the rate before layer_decay
                     optimizer.step()
                     optimizer.zero_grad()
                     updates += 1
@@ -192,23 +198,32 @@ def train(
                 accuracy.update(result["output"].argmax(dim=1), result["target"].argmax(dim=1))
                 images_seen += len(images) * accelerator.num_processes
                 unchecked.append(loss)
-                if len(unchecked) == CHECK_EVERY or index + 1 == batches:
-                    _check_finite(unchecked, epoch=epoch, last_step=index + 1, out=out)
-                    speed = images_seen / (time.perf_counter() - started)
+                now = time.perf_counter()
+                if len(unchecked) == CHECK_EVERY or now - looked > CHECK_SECONDS or is_last:
+                    _check_losses(unchecked, epoch=epoch, last_step=index + 1, out=out)
+                    looked = time.perf_counter()
+                    speed = images_seen / (looked - started)
                     bar(epoch, len(unchecked), loss=loss, accuracy=accuracy, speed=speed)
                     unchecked = []
 
             # -------------------------------------------------------- end of the epoch
+            if not sums:
+                raise ValueError(f"the training data {recipe.data} gave not one batch in epoch {epoch}")
             seconds = time.perf_counter() - started
+            updates = epoch * updates_per_epoch  # also after a stream that ended before its time
+            scheduler.step_update(updates)
+            _check_weights(task.get_trainable_module(), epoch=epoch, out=out)
             entry: dict[str, float] = {"epoch": epoch, "lr": lr}
             totals = accelerator.reduce(torch.stack([torch.as_tensor(s) for s in sums.values()]), "sum")
             entry.update(zip(sums, (totals / images_seen).tolist(), strict=True))
             entry["train_top1"] = 100 * accuracy.compute().item()
-            is_last = epoch == recipe.epochs
-            if epoch % recipe.eval_every == 0 or is_last:
+            is_last_epoch = epoch == recipe.epochs
+            if epoch % recipe.eval_every == 0 or is_last_epoch:
                 for prefix in ("eval", "ema") if recipe.ema is not None else ("eval",):
                     eval_model = task.get_eval_model(ema=prefix == "ema")
-                    measured = _evaluate(eval_model, eval_loader, num_classes, accelerator)
+                    measured = evaluate_accuracy(eval_model, eval_loader, num_classes, accelerator)
+                    if not math.isfinite(measured["loss"]):
+                        raise _diverged(f"the evaluated loss is {measured['loss']} after epoch {epoch}", out)
                     for name in ("loss", "top1", "top5"):
                         if measured[name] is not None:
                             entry[f"{prefix}_{name}"] = measured[name]
@@ -218,14 +233,14 @@ def train(
             if is_main:
                 _write_lines(out / "metrics.jsonl", history)
             console.print(epoch_line(entry, recipe.epochs), highlight=False, soft_wrap=True)
-            if epoch % recipe.checkpoint_every == 0 or is_last:
+            if epoch % recipe.checkpoint_every == 0 or is_last_epoch:
                 position = Position(epoch=epoch, updates=updates, history=history)
                 save_run(checkpoint, task, optimizer, position, accelerator=accelerator, recipe=recipe)
 
     # ------------------------------------------------------------ what it came to
     final_model = task.get_eval_model(ema=recipe.ema is not None)
     if measured is None:  # a finished run, resumed
-        measured = _evaluate(final_model, eval_loader, num_classes, accelerator)
+        measured = evaluate_accuracy(final_model, eval_loader, num_classes, accelerator)
     total = sum(entry["seconds"] for entry in history)
     images = sum(entry["seconds"] * entry["images_per_second"] for entry in history)
     result = TrainingResult(
@@ -242,61 +257,55 @@ def train(
             final_model,
             out / "model",
             class_names=result.class_names,
-            crop_pct=recipe.augment.crop_pct,
-            interpolation=recipe.augment.interpolation,
+            **evaluation_settings(recipe.data, inputs["input_size"], dataclasses.asdict(recipe.augment)),
         )
-        (out / "result.json").write_text(json.dumps(dataclasses.asdict(result), indent=1), encoding="utf-8")
+        text = json.dumps(dataclasses.asdict(result), indent=1, allow_nan=False)
+        (out / "result.json").write_text(text, encoding="utf-8")
     accelerator.wait_for_everyone()  # no process ends the group while another still needs it
     accelerator.end_training()
     return result
 
 
-# ------------------------------------------------------------------ evaluation
+# ------------------------------------------------------------------ what may go wrong
 
 
-@torch.no_grad()  # not inference_mode: what a model caches here must serve training too
-def _evaluate(model: nn.Module, loader: Any, num_classes: int, accelerator: Accelerator) -> dict[str, Any]:
-    """Return loss, top1, top5 (percent; None with five classes or fewer) and confusion [C][C]."""
-    options: dict[str, Any] = {"validate_args": False, "sync_on_compute": False}  # gathered below instead
-    top1 = MulticlassAccuracy(num_classes, average="micro", **options).to(accelerator.device)
-    top5 = MulticlassAccuracy(num_classes, average="micro", top_k=min(5, num_classes), **options)
-    top5 = top5.to(accelerator.device)
-    confusion = MulticlassConfusionMatrix(num_classes, **options).to(accelerator.device)
-    loss_sum = torch.zeros((), device=accelerator.device)
-    images_seen = 0
-    model.eval()
-    for images, labels in loader:
-        with accelerator.autocast():
-            logits = model(images.to(accelerator.device)).float()
-        # Leaves out what pads the last batch of several processes.
-        logits, labels = accelerator.gather_for_metrics((logits, labels.to(accelerator.device)))
-        loss_sum += nn.functional.cross_entropy(logits, labels, reduction="sum")
-        images_seen += len(labels)
-        top1.update(logits, labels)
-        if num_classes > 5:
-            top5.update(logits, labels)
-        confusion.update(logits, labels)
-    return {
-        "loss": loss_sum.item() / images_seen,
-        "top1": 100 * top1.compute().item(),
-        "top5": 100 * top5.compute().item() if num_classes > 5 else None,
-        "confusion": confusion.compute().tolist(),
-    }
+@contextlib.contextmanager
+def _advice_on_memory(recipe: Recipe, device: torch.device) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ValueError(
+            f"batch_size {recipe.batch_size} does not fit on {device}: lower it and raise accumulation_steps"
+        ) from error
 
 
-def _check_finite(losses: list[Tensor], *, epoch: int, last_step: int, out: Path) -> None:
+def _scale_gradients(parameters: Iterable[nn.Parameter], factor: float) -> None:
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
+
+
+def _diverged(what: str, out: Path) -> FloatingPointError:
+    kept = f"the checkpoint in {out} is of an earlier epoch" if has_checkpoint(out) else "no checkpoint yet"
+    return FloatingPointError(f"{what}: {kept}; try a lower lr, clip_grad 1.0, or precision no")
+
+
+def _check_weights(module: nn.Module, *, epoch: int, out: Path) -> None:
+    finite = torch.stack([parameter.isfinite().all() for parameter in module.parameters()])
+    if not finite.all():
+        names = [name for name, _ in module.named_parameters()]
+        raise _diverged(f"{names[int(finite.logical_not().nonzero()[0])]} is not finite after epoch {epoch}", out)
+
+
+def _check_losses(losses: list[Tensor], *, epoch: int, last_step: int, out: Path) -> None:
     finite = torch.stack(losses).isfinite()
     if not finite.all():
         bad = int(finite.logical_not().nonzero()[0])
         step = last_step - len(losses) + 1 + bad
-        kept = f"the checkpoint in {out} is of an earlier epoch" if has_checkpoint(out) else "no checkpoint yet"
-        raise FloatingPointError(
-            f"the loss is {losses[bad].item()} in epoch {epoch}, step {step}: {kept}; "
-            "try a lower lr, clip_grad 1.0, or precision no"
-        )
+        raise _diverged(f"the loss is {losses[bad].item()} in epoch {epoch}, step {step}", out)
 
 
 def _write_lines(path: Path, entries: list[dict[str, float]]) -> None:
     aside = path.with_name(path.name + ".part")
-    aside.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+    aside.write_text("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries), encoding="utf-8")
     os.replace(aside, path)

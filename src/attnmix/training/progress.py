@@ -24,8 +24,10 @@ def progress_bar(console: Console, *, total: int, done: int) -> Iterator[Any]:
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(numbers),
+        TimeRemainingColumn(),
     )
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+    # Rich tells the time left by the last 30 seconds alone, which hold no two slow steps.
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=600.0) as bar:
         fields: dict[str, Any] = {"epoch": 0, "loss": math.nan, "accuracy": math.nan, "speed": 0.0}
         bar_task = bar.add_task("train", total=total, completed=done, **fields)
 

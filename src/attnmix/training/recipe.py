@@ -78,7 +78,9 @@ class Schedule:
     sched: Literal["cosine", "constant"] = "cosine"
     """After warm-up: cosine down to min_lr at the last epoch, or constant."""
     warmup_epochs: int = 5
-    """Epochs in which the learning rate climbs in a straight line from warmup_lr to lr."""
+    """Epochs in which the learning rate climbs in a straight line from warmup_lr towards lr. As in timm
+    the cosine runs over all epochs from the first, and the warm-up covers its beginning: it ends on a
+    rate a little below lr."""
     warmup_lr: float = 1e-6
     """Learning rate of the very first update."""
     min_lr: float = 1e-5
@@ -100,8 +102,8 @@ class Augment:
     """Random crop: smallest and largest share of the image's area."""
     ratio: tuple[float, float] = (0.75, 1.3333333)
     """Random crop: narrowest and widest side ratio."""
-    hflip: float = 0.5
-    """Probability of a left-right flip."""
+    hflip: float | None = None
+    """Probability of a left-right flip; null: 0.5, but 0 for embedded data (a mirrored digit is none)."""
     vflip: float = 0.0
     """Probability of an upside-down flip."""
     color_jitter: float = 0.4
@@ -114,8 +116,9 @@ class Augment:
     """What erases: black, one random colour, or random pixels."""
     interpolation: Literal["bicubic", "bilinear", "nearest", "random"] = "bicubic"
     """How images are resized, in training and in evaluation (random: bicubic in evaluation)."""
-    crop_pct: float = 0.875
-    """Evaluation: share of the resized image's side that the centre crop keeps; 1.0 is no crop."""
+    crop_pct: float | None = None
+    """Evaluation: share of the resized image's side that the centre crop keeps; 1.0 is no crop; null:
+    0.875, but 1.0 for embedded data and for models with a side below 128 pixels."""
 
     def __post_init__(self) -> None:
         low, high = self.scale
@@ -124,9 +127,10 @@ class Augment:
         _require(0 < low <= high, "augment.ratio", self.ratio, "[low, high] with 0 < low <= high")
         for name in ("hflip", "vflip", "re_prob"):
             value = getattr(self, name)
-            _require(0 <= value <= 1, f"augment.{name}", value, "a probability in [0, 1]")
+            _require(value is None or 0 <= value <= 1, f"augment.{name}", value, "a probability in [0, 1]")
         _require(self.color_jitter >= 0, "augment.color_jitter", self.color_jitter, "0 or more")
-        _require(0 < self.crop_pct <= 1, "augment.crop_pct", self.crop_pct, "in (0, 1]")
+        right_crop = self.crop_pct is None or 0 < self.crop_pct <= 1
+        _require(right_crop, "augment.crop_pct", self.crop_pct, "in (0, 1], or null")
 
 
 @dataclass
@@ -175,7 +179,8 @@ class Recipe:
     batch_size: int = 128
     """Images per step and process."""
     lr: float = 5e-4
-    """Peak learning rate, as it is: never scaled by batch size or number of processes."""
+    """Peak learning rate, as it is: never scaled by batch size or number of processes. After a warm-up the
+    cosine has already left it (see schedule.warmup_epochs)."""
     seed: int = 0
     """Decides initial weights, data order, augmentation and the method's draws. The first three do not
     depend on the method."""

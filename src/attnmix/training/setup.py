@@ -49,16 +49,19 @@ def model_inputs(recipe: Recipe) -> dict[str, Any]:
 
 
 def _build_model(recipe: Recipe, **options: Any) -> nn.Module:
+    if "num_classes" in recipe.model_options:
+        raise ValueError("model_options.num_classes cannot be set: the data set decides the number of classes")
     try:
         return timm.create_model(recipe.model, **{**recipe.model_options, **options})
-    except TypeError as error:
-        message = f"model_options {recipe.model_options} do not fit {recipe.model}: {error}"
+    except torch.OutOfMemoryError:
+        raise
+    except (AssertionError, RuntimeError, TypeError) as error:
+        if "Unknown model" in str(error):
+            hint = nearest(recipe.model, timm.list_models())
+            raise ValueError(f"unknown model {recipe.model!r}{hint}; see `attnmix list models`") from error
+        reason = str(error) or type(error).__name__
+        message = f"model {recipe.model!r} cannot be made with model_options {recipe.model_options}: {reason}"
         raise ValueError(message) from error
-    except RuntimeError as error:
-        if "Unknown model" not in str(error):
-            raise
-        hint = nearest(recipe.model, timm.list_models())
-        raise ValueError(f"unknown model {recipe.model!r}{hint}; see `attnmix list models`") from error
 
 
 def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
@@ -84,7 +87,9 @@ def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
             log_with="tensorboard",
             project_dir=str(out),
             # The order of an epoch is made from data_seed + epoch: seeds far apart share no order.
-            dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True, data_seed=100_003 * recipe.seed),
+            dataloader_config=DataLoaderConfiguration(
+                use_seedable_sampler=True, data_seed=100_003 * recipe.seed, non_blocking=True
+            ),
             kwargs_handlers=[DistributedDataParallelKwargs()],
         )
     if recipe.precision == "fp16" and accelerator.device.type == "cpu":
@@ -129,4 +134,6 @@ def create_scheduler(optimizer: Any, recipe: Recipe, *, updates_per_epoch: int) 
         step_on_epochs=False,
         updates_per_epoch=updates_per_epoch,
     )
+    if recipe.optimizer.layer_decay is not None:
+        scheduler.step_update(0)  # without warm-up timm would leave the layers' rates alone until the first update
     return scheduler
