@@ -7,7 +7,6 @@ from attnmix.mixing import boxes_to_mask
 from tests import references
 from tests.conftest import NUM_CLASSES
 
-
 NO_CLASS_TOKEN = {"class_token": False, "global_pool": "avg"}
 
 
