@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 import attnmix
 from attnmix.data import LabelledImages, create_datasets
-from attnmix.training import loop, train
+from attnmix.training import loop, setup, train
 from attnmix.training.setup import create_model
 
 
@@ -283,7 +283,7 @@ def test_streams_that_give_more_or_fewer_batches_than_they_say(tiny, tmp_path, m
     def optimizer(module, recipe):
         return Counting(module.parameters(), lr=recipe.lr)
 
-    monkeypatch.setattr(loop, "create_datasets", datasets)
+    monkeypatch.setattr(setup, "create_datasets", datasets)
     monkeypatch.setattr(loop, "create_optimizer", optimizer)
     result = train(tiny(accumulation_steps=2, method="none", clip_grad=None), tmp_path, progress=False)
     batches = min(5, given // 8 + (given % 8 > 0))
@@ -304,7 +304,7 @@ def test_a_window_cut_short_is_averaged_over_what_came(tiny, tmp_path, monkeypat
             stream.__class__ = type("Said", (Stream,), {"__len__": lambda self: said})
             return stream, eval_data
 
-        monkeypatch.setattr(loop, "create_datasets", datasets)
+        monkeypatch.setattr(setup, "create_datasets", datasets)
         options = {"optimizer": {"opt": "sgd"}, "schedule": {"sched": "constant", "warmup_epochs": 0}}
         recipe = tiny(accumulation_steps=2, method="none", model_options={"drop_path_rate": 0.0}, **options)
         return losses(train(recipe, folder, progress=False))
@@ -317,7 +317,7 @@ def test_a_stream_without_a_batch(tiny, tmp_path, monkeypatch):
         train_data, eval_data = create_datasets(name, **options)
         return Stream(train_data, 0), eval_data
 
-    monkeypatch.setattr(loop, "create_datasets", datasets)
+    monkeypatch.setattr(setup, "create_datasets", datasets)
     with pytest.raises(ValueError, match="the training data digits-in-scenes gave not one batch in epoch 1"):
         train(tiny(), tmp_path, progress=False)
 
@@ -329,7 +329,7 @@ def test_streams_are_told_the_batch_size(tiny, tmp_path, monkeypatch):
         seen.update(options)
         return create_datasets(name, **options)
 
-    monkeypatch.setattr(loop, "create_datasets", datasets)
+    monkeypatch.setattr(setup, "create_datasets", datasets)
     train(tiny(epochs=1), tmp_path, progress=False)
     assert seen["batch_size"] == 8
 

@@ -18,11 +18,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.data import IterableDataset
 
 from attnmix.commands.method_specs import MethodSpec
-from attnmix.data import create_datasets
 from attnmix.evaluation.label_content import label_content_error, pasting_method
 from attnmix.training import Recipe, load_recipe, train
 from attnmix.training.loop import has_checkpoint
-from attnmix.training.setup import model_inputs
+from attnmix.training.setup import create_data
 
 ENTRY = "run.json"
 LOOKED_AT = 512  # images on which labels are judged
@@ -47,17 +46,7 @@ class Run:
 
 def load_evaluation(recipe: Recipe) -> Any:
     """The recipe's evaluation data."""
-    inputs = model_inputs(recipe)
-    return create_datasets(
-        recipe.data,
-        input_size=inputs["input_size"],
-        mean=inputs["mean"],
-        std=inputs["std"],
-        train_split=recipe.train_split,
-        eval_split=recipe.eval_split,
-        augment=asdict(recipe.augment),
-        data_options=recipe.data_options,
-    )[1]
+    return create_data(recipe)[1]
 
 
 def first_images(data: Any, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:

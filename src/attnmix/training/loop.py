@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy
 
 import attnmix
-from attnmix.data import create_datasets, evaluation_settings
+from attnmix.data import evaluation_settings
 from attnmix.evaluation.accuracy import evaluate_accuracy
 from attnmix.training.checkpoint import Position, check_can_go_on, load_checkpoint, load_run, save_run
 from attnmix.training.export import export_model
@@ -31,6 +31,7 @@ from attnmix.training.progress import epoch_line, progress_bar
 from attnmix.training.recipe import Recipe, save_recipe
 from attnmix.training.setup import (
     create_accelerator,
+    create_data,
     create_model,
     create_optimizer,
     create_scheduler,
@@ -108,18 +109,7 @@ def train(
     is_main = accelerator.is_main_process
     console = Console(quiet=not (progress and is_main))
 
-    inputs = model_inputs(recipe)
-    train_data, eval_data = create_datasets(
-        recipe.data,
-        input_size=inputs["input_size"],
-        mean=inputs["mean"],
-        std=inputs["std"],
-        train_split=recipe.train_split,
-        eval_split=recipe.eval_split,
-        augment=dataclasses.asdict(recipe.augment),
-        data_options=recipe.data_options,
-        batch_size=recipe.batch_size,
-    )
+    train_data, eval_data = create_data(recipe)
     num_classes = train_data.num_classes
     model = create_model(recipe, num_classes=num_classes)
     method = attnmix.create_method(
@@ -257,7 +247,9 @@ def train(
             final_model,
             out / "model",
             class_names=result.class_names,
-            **evaluation_settings(recipe.data, inputs["input_size"], dataclasses.asdict(recipe.augment)),
+            **evaluation_settings(
+                recipe.data, model_inputs(recipe)["input_size"], dataclasses.asdict(recipe.augment)
+            ),
         )
         text = json.dumps(dataclasses.asdict(result), indent=1, allow_nan=False)
         (out / "result.json").write_text(text, encoding="utf-8")

@@ -19,9 +19,17 @@ from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
 
+from attnmix.data import LabelledImages, create_datasets
 from attnmix.training.recipe import Recipe, nearest
 
-__all__ = ["create_accelerator", "create_model", "create_optimizer", "create_scheduler", "model_inputs"]
+__all__ = [
+    "create_accelerator",
+    "create_data",
+    "create_model",
+    "create_optimizer",
+    "create_scheduler",
+    "model_inputs",
+]
 
 
 def create_model(recipe: Recipe, *, num_classes: int) -> nn.Module:
@@ -40,6 +48,26 @@ def create_model(recipe: Recipe, *, num_classes: int) -> nn.Module:
         except Exception as error:  # safetensors has its own error type, torch says RuntimeError
             raise ValueError(f"init: {recipe.init!r} does not fit {recipe.model}: {error}") from error
     return model
+
+
+def create_data(recipe: Recipe) -> tuple[LabelledImages, LabelledImages]:
+    """Return the recipe's training and evaluation sets, transformed for its model.
+
+    Raises:
+        ValueError: what `attnmix.data.create_datasets` finds wrong.
+    """
+    inputs = model_inputs(recipe)
+    return create_datasets(
+        recipe.data,
+        input_size=inputs["input_size"],
+        mean=inputs["mean"],
+        std=inputs["std"],
+        train_split=recipe.train_split,
+        eval_split=recipe.eval_split,
+        augment=dataclasses.asdict(recipe.augment),
+        data_options=recipe.data_options,
+        batch_size=recipe.batch_size,
+    )
 
 
 def model_inputs(recipe: Recipe) -> dict[str, Any]:
