@@ -6,11 +6,8 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from sklearn.datasets import load_digits
 
 import attnmix
 from attnmix.cli import main
@@ -93,9 +90,9 @@ def test_given_again_it_trains_nothing_and_extends_what_is_asked_for(compared, c
 @pytest.mark.slow
 def test_a_changed_recipe_is_refused_rather_than_mixed_in(compared, capsys):
     assert compare(compared, "--methods", "none", "--lr", "0.5") == 2
-    assert "lr was 0.002 and is now 0.5" in capsys.readouterr().err
+    assert "was begun with lr 0.002, not 0.5" in capsys.readouterr().err
     assert compare(compared, "--methods", "none", "--epochs", "3") == 2
-    assert "was begun with 1 epochs, not 3" in capsys.readouterr().err
+    assert "was begun with epochs 1, not 3" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -121,60 +118,6 @@ def test_killed_it_goes_on_where_it_stopped(tmp_path):
     assert compare(tmp_path, "--methods", "none", "--epochs", "40") == 0
     assert metrics.read_text().splitlines()[: stopped_at - 1] == lines[: stopped_at - 1]
     assert epochs() == 40
-
-
-@pytest.fixture
-def jpeg_folder(tmp_path):
-    """Two classes of JPEGs of mixed sizes, one of them grey, one cut short, in train/ and val/."""
-    random = np.random.default_rng(0)
-    root = tmp_path / "photos"
-    for split, count in (("train", 12), ("val", 8)):
-        for label, brightness in (("cat & <dog>", 40), ("$fish$", 180)):
-            folder = root / split / label
-            folder.mkdir(parents=True)
-            for i in range(count):
-                height, width = random.integers(20, 90, size=2)
-                pixels = random.integers(brightness, brightness + 60, size=(height, width, 3), dtype=np.uint8)
-                image = Image.fromarray(pixels)
-                (image.convert("L") if i == 0 else image).save(folder / f"{i}.jpg")
-    whole = root / "train" / "$fish$" / "3.jpg"
-    whole.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
-    return root
-
-
-PHOTOS = [*TINY, "--model_options.img_size", "32", "--model_options.patch_size", "8",
-          "--model", "vit_tiny_patch16_224", "--batch_size", "8", "--loader.workers", "0"]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_folder_of_jpegs_of_mixed_sizes(tmp_path, jpeg_folder):
-    out = tmp_path / "out"
-    words = ["--data", str(jpeg_folder), "--methods", "cutmix,smmix"]
-    assert compare(out, *words, recipe="folder", settings=PHOTOS) == 0
-    results = read(out)
-    assert results["class_names"] == ["$fish$", "cat & <dog>"]
-    assert all(row["label_content_error"] is None for row in results["summary"])
-    assert results["controls"] == []
-    assert "<dog>" not in (out / "report.html").read_text()
-
-
-@pytest.mark.slow
-def test_training_on_that_folder(tmp_path, jpeg_folder, capsys):
-    out = tmp_path / "out"
-    words = ["train", "folder", *PHOTOS, "--data", str(jpeg_folder), "--method", "transmix", "--out", str(out)]
-    assert main(words) == 0
-    assert "top-1" in capsys.readouterr().out
-    assert (out / "model" / "model.safetensors").is_file()
-
-
-@pytest.mark.slow
-def test_raw_digits_as_a_second_real_set(tmp_path):
-    words = ["--data", "digits", "--methods", "none,smmix", "--model_options.img_size", "16",
-             "--model_options.patch_size", "4", "--epochs", "2"]  # fmt: skip
-    assert compare(tmp_path, *words, settings=TINY) == 0
-    results = read(tmp_path)
-    assert len(results["class_names"]) == len(load_digits().target_names)
-    assert all(run["top1"] > 10 for run in results["runs"])
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,22 @@ class Run:
         entry = json.loads(path.read_text(encoding="utf-8"))
         return entry if _decisive(entry["recipe"]) == _decisive(_plain(self.recipe)) else None
 
+    def check_unchanged(self) -> None:
+        """Raise ValueError if the folder holds a run that another recipe began, one with more epochs say.
+
+        Its schedule, or what it was trained on, would not be that of the methods trained from the start.
+        """
+        path = self.folder / "recipe.yaml"
+        if not has_checkpoint(self.folder) or not path.is_file():
+            return
+        before, now = _decisive(_plain(load_recipe(path))), _decisive(_plain(self.recipe))
+        for key, value in now.items():
+            if before[key] != value:
+                raise ValueError(
+                    f"{self.folder} was begun with {key} {before[key]!r}, not {value!r}: "
+                    "set it back, or choose another --out"
+                )
+
 
 def load_evaluation(recipe: Recipe) -> Any:
     """The recipe's evaluation data."""
@@ -72,6 +88,8 @@ def do_runs(runs: Sequence[Run], *, jobs: int, say: Callable[[str], None]) -> li
     A run's failure is raised at once, and the others are stopped; stopped runs go on from their checkpoint when
     the same command is given again.
     """
+    for run in runs:
+        run.check_unchanged()
     entries = {run.folder: run.finished() for run in runs}
     open_runs = [run for run in runs if entries[run.folder] is None]
     if len(open_runs) < len(runs):
@@ -146,14 +164,7 @@ def _epochs_done(run: Run) -> int:
 def _do_run(run: Run) -> dict[str, Any]:
     """Train, judge the labels, and leave the entry beside the run."""
     recipe = run.recipe
-    resume = has_checkpoint(run.folder)
-    if resume and (begun := load_recipe(run.folder / "recipe.yaml").epochs) != recipe.epochs:
-        # a longer run would follow another schedule than methods trained from the start
-        raise ValueError(
-            f"{run.folder} was begun with {begun} epochs, not {recipe.epochs}: "
-            "give the same number, or another --out"
-        )
-    result = train(recipe, run.folder, resume=resume, progress=False)
+    result = train(recipe, run.folder, resume=has_checkpoint(run.folder), progress=False)
     model = timm.create_model(f"local-dir:{result.model}", pretrained=True)
     entry = {
         "label": run.spec.label,
