@@ -139,6 +139,19 @@ def test_autocast_gives_a_finite_loss_exact_targets_and_every_gradient(make_vit,
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_a_model_of_another_type_trains_in_it(make_vit, name, dtype):
+    task, exact = make_task(make_vit, name).to(dtype), make_task(make_vit, name)
+    images, labels = make_batch(exact)
+    out, wanted = task(images.to(dtype), labels), exact(images, labels)
+    assert out["output"].dtype == dtype
+    assert out["target"].dtype == torch.float32
+    assert out["loss"].item() == pytest.approx(wanted["loss"].item(), rel=0.1)
+    out["loss"].backward()
+    assert all(p.grad is not None and p.grad.dtype == dtype for p in task.view.model.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_model_is_given_back_as_it_was(make_vit, name):
     task = make_task(make_vit, name)
     model = task.view.model

@@ -68,13 +68,15 @@ def fine_loss(
     Returns:
         A scalar. A window that covers the whole grid leaves nothing of the target: its half is then 0.
     """
-    tokens, in_source = tokens.float(), inside.float()[:, :, None]  # half precision counts to 256 only
+    given = tokens.dtype
+    tokens = tokens.to(torch.promote_types(given, torch.float32))  # half precision counts to 256 only
+    in_source = inside.to(tokens.dtype)[:, :, None]
     in_target = 1 - in_source
     source_mean = (tokens * in_source).sum(dim=1) / in_source.sum(dim=1)  # eq. 10
     target_count = in_target.sum(dim=1)
     target_mean = (tokens * in_target).sum(dim=1) / target_count.clamp(min=1)  # eq. 11
-    source_loss = F.cross_entropy(classify(source_mean).float(), targets[source_index])
-    target_losses = F.cross_entropy(classify(target_mean).float(), targets, reduction="none")
+    source_loss = F.cross_entropy(classify(source_mean.to(given)).float(), targets[source_index])
+    target_losses = F.cross_entropy(classify(target_mean.to(given)).float(), targets, reduction="none")
     return 0.5 * (source_loss + (target_losses * (target_count[:, 0] > 0)).mean())  # eq. 13
 
 
