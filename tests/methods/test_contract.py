@@ -8,7 +8,6 @@ import torch
 import attnmix
 from tests.conftest import NUM_CLASSES
 
-ALWAYS_PASTE = {"none": {}, "mixup": {}}
 NAMES = list(attnmix.METHODS)
 # models with and without class token, square and not; TransMix reads image attention where there is no class row
 MODELS = {
@@ -21,7 +20,8 @@ MODELS = {
 def make_task(make_vit, name, *, model="class token", **options):
     model_options, method_options = MODELS[model]
     vit = make_vit(**model_options)
-    options = {**ALWAYS_PASTE.get(name, {"mixup_prob": 0.0}), **method_options.get(name, {}), **options}
+    pasting = {} if name in ("none", "mixup") else {"mixup_prob": 0.0}
+    options = {**pasting, **method_options.get(name, {}), **options}
     return attnmix.MixTask(vit, attnmix.create_method(name, num_classes=NUM_CLASSES, **options))
 
 
