@@ -10,11 +10,14 @@ The ten lines to know:
         out["loss"].backward()
         ...
 
-Names are imported when they are first asked for: `attnmix --help` need not wait for torch.
+Names are imported when they are first asked for: `attnmix --help` need not wait for torch. The model families
+that timm lacks (`attnmix.models`) are in timm's registry once both packages are imported, in any order.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from attnmix._registration import register_with_timm
 
 if TYPE_CHECKING:
     from attnmix.attention import AttentionTap
@@ -35,6 +38,9 @@ _HOMES = {
     "MixedBatch": "attnmix.mixing",
     "create_method": "attnmix.methods",
 }
+
+
+register_with_timm()
 
 
 def __getattr__(name: str) -> Any:
