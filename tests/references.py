@@ -91,3 +91,36 @@ def best_window(score: Tensor, size: tuple[int, int], *, largest: bool) -> tuple
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     return -(target * (logits - logits.logsumexp(dim=0))).sum()
+
+
+def tl_align_target(
+    model: nn.Module,
+    mixed_images: Tensor,
+    mask: Tensor,
+    labels: Sequence[int],
+    partners: Sequence[int],
+    *,
+    num_classes: int,
+    smoothing: float,
+    residual: bool,
+    patch: int,
+) -> Tensor:
+    """TL-Align's labels: a whole distribution per token, carried through every block, sample by sample."""
+    attentions = unfused_attention(model, mixed_images)
+    prefix = model.num_prefix_tokens
+    rows = []
+    for i, label in enumerate(labels):
+        source, target = smooth(labels[partners[i]], num_classes, smoothing), smooth(label, num_classes, smoothing)
+        area = float(mask[i].double().mean())
+        tokens = [area * source + (1 - area) * target] * prefix
+        for top in range(0, mask.shape[1], patch):
+            for left in range(0, mask.shape[2], patch):
+                share = float(mask[i, top : top + patch, left : left + patch].double().mean())
+                tokens.append(share * source + (1 - share) * target)
+        matrix = torch.stack(tokens)  # [M, C]
+        for attention in attentions:
+            mixed = torch.stack([head[:, :] @ matrix for head in attention[i]]).mean(dim=0)
+            matrix = (matrix + mixed) / 2 if residual else mixed
+        averaged = model.global_pool == "avg"
+        rows.append(matrix[prefix:].mean(dim=0) if averaged else matrix[0])
+    return torch.stack(rows)

@@ -28,7 +28,7 @@ def test_every_method_is_made_by_name(name):
 
 def test_options_reach_the_method_and_its_bases():
     method = attnmix.create_method("transmix", num_classes=3, attention_share=1.0, cutmix_alpha=2.0, seed=7)
-    assert method.attention_share == 1.0
+    assert method.label.attention_share == 1.0
     assert method.sampler.cutmix_alpha == 2.0
     assert method.generator.initial_seed() == 7
     assert set(method_options("transmix")) >= SHARED
@@ -44,7 +44,7 @@ def test_options_reach_the_method_and_its_bases():
         ("cutmix+transmx", {}, 'no method "transmx"; did you mean "transmix"'),
         ("cutmix", {"mixup_porb": 0.5}, 'cutmix has no option "mixup_porb"; did you mean "mixup_prob"'),
         ("none", {"mixup_prob": 0.5}, 'none has no option "mixup_prob"'),
-        ("smmix", {"cutmix_alpha": 1.0}, 'smmix has no option "cutmix_alpha"'),
+        ("smmix", {"attention_share": 1.0}, 'smmix has no option "attention_share"'),
         ("cutmix", {"num_classes": 0}, "num_classes is 0"),
         ("cutmix", {"smoothing": 1.0}, "smoothing is 1.0"),
         ("cutmix", {"prob": "half"}, "cutmix does not work with the options {'prob': 'half'}"),
@@ -71,6 +71,7 @@ def test_a_plus_makes_a_choice_and_shares_the_options_out():
     [
         ("none", {}, 0), ("mixup", {}, 1), ("mixup", {"prob": 0.5}, 0.5), ("cutmix", {}, 0),
         ("cutmix", {"mixup_prob": 0.5, "prob": 0.5}, 0.25), ("transmix", {}, 0.5), ("smmix", {}, 0.5),
+        ("tl-align", {}, 0.5),
     ],
 )  # fmt: skip
 def test_shares_say_how_often_mixup_is_drawn(name, options, share):

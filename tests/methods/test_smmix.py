@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import attnmix
-from attnmix.methods.smmix import consistency_target, fine_loss, max_min_windows
+from attnmix.methods.smmix import attention_windows, consistency_target, fine_loss
 from tests import references
 from tests.conftest import NUM_CLASSES
 
@@ -101,6 +101,118 @@ def test_losses_equal_hand_written_ones(make_vit, batch, size, options, authors)
     assert torch.allclose(out["losses"]["fine"], torch.stack(fine).mean(), atol=1e-5)
     assert torch.allclose(out["losses"]["consistency"], torch.stack(consistency).mean(), atol=1e-5)
 
+    share = window[0] * window[1] * 16 / (size[0] * size[1])
+    partners = mixed.source_index.tolist()
+    wanted = torch.stack([share * smoothed[p] + (1 - share) * smoothed[i] for i, p in enumerate(partners)])
+    assert torch.allclose(out["target"], wanted, atol=1e-5)
+    logits = model.forward_head(features)
+    classification = torch.stack([references.cross_entropy(logits[i], wanted[i]) for i in range(batch)])
+    total = (classification + torch.stack(fine) + torch.stack(consistency)).mean()
+    parameters = list(model.parameters())
+    ours = torch.autograd.grad(out["loss"], parameters, retain_graph=True)
+    for one, two in zip(ours, torch.autograd.grad(total, parameters), strict=True):
+        assert torch.allclose(one, two, atol=1e-4)
+
+
+@pytest.mark.parametrize("source", ["random", "max"])
+@pytest.mark.parametrize("target", ["corr", "max", "min"])
+def test_the_six_mixing_schemes_of_table_a4(make_vit, source, target):
+    model = make_vit(img_size=32)
+    task, (images, labels) = make_task(model, source=source, target=target), make_batch(6, (32, 32))
+    attention = references.image_attention(copy.deepcopy(model).eval(), images).unflatten(1, (8, 8))
+    seen = set()
+    for _ in range(6):
+        mixed = task.mix(images, labels)
+        on_target, from_source, window = windows(mixed)
+        for i, partner in enumerate(mixed.source_index.tolist()):
+            if source == "max":
+                assert tuple(from_source[i]) == references.best_window(attention[partner], window, largest=True)
+            if target == "corr":
+                assert on_target[i] == from_source[i]
+            else:
+                largest = target == "max"
+                assert tuple(on_target[i]) == references.best_window(attention[i], window, largest=largest)
+            seen.add(tuple(from_source[i]))
+        assert mixed.source_weight[0].item() == pytest.approx(window[0] * window[1] / 64)
+    assert len(seen) > 12 or source == "max"
+
+
+def test_cutmix_regions_without_losses_are_cutmix(make_vit):
+    model, (images, labels) = make_vit(), make_batch(6)
+    bare = make_task(model, regions="cutmix", fine=False, consistency=False)
+    cutmix = attnmix.MixTask(model, attnmix.create_method("cutmix", num_classes=NUM_CLASSES))
+    for _ in range(5):
+        ours, theirs = bare(images, labels), cutmix(images, labels)
+        assert ours["mixed"].images.equal(theirs["mixed"].images)
+        assert ours["loss"].equal(theirs["loss"])
+
+
+def test_consistency_on_cutmix_regions_is_table_7s_third_column(make_vit):
+    model, (images, labels) = make_vit(), make_batch(6)
+    out = make_task(model, regions="cutmix", fine=False)(images, labels)
+    assert set(out["losses"]) == {"classification", "consistency"}
+    with torch.no_grad():
+        clean = copy.deepcopy(model).eval()(images).softmax(1)
+    weight = out["mixed"].source_weight[:, None]
+    teacher = weight * clean[out["mixed"].source_index] + (1 - weight) * clean
+    wanted = (teacher * (teacher.log() - out["output"].log_softmax(1))).sum(1).mean()
+    assert torch.allclose(out["losses"]["consistency"], wanted, atol=1e-5)
+
+
+def test_transmix_labels_on_smmix_images(make_vit):
+    model, (images, labels) = make_vit(), make_batch(4)
+    out = make_task(model, label="transmix")(images, labels)
+    mixed = out["mixed"]
+    wanted = references.transmix_target(
+        model,
+        mixed.images,
+        mixed.source_mask,
+        labels.tolist(),
+        mixed.source_index.tolist(),
+        num_classes=NUM_CLASSES,
+        smoothing=0.1,
+        attention_share=0.5,
+        grid=(4, 6),
+        of_images=False,
+    )
+    assert torch.allclose(out["target"], wanted, atol=1e-5)
+    assert set(out["losses"]) == {"classification", "fine", "consistency"}
+
+
+def test_tl_align_labels_on_smmix_images(make_vit):
+    model, (images, labels) = make_vit(), make_batch(4)
+    out = make_task(model, label="tl-align")(images, labels)
+    mixed = out["mixed"]
+    wanted = references.tl_align_target(
+        model,
+        mixed.images,
+        mixed.source_mask,
+        labels.tolist(),
+        mixed.source_index.tolist(),
+        num_classes=NUM_CLASSES,
+        smoothing=0.1,
+        residual=True,
+        patch=4,
+    )
+    assert torch.allclose(out["target"], wanted, atol=1e-5)
+
+
+def test_nothing_is_looked_at_that_nothing_needs(make_vit):
+    model, (images, labels) = make_vit(), make_batch(4)
+    calls = []
+    model.register_forward_pre_hook(lambda *_: calls.append(1))  # the clean pass; training goes by features
+    for options, wanted in (
+        ({}, 1),
+        ({"source": "random", "target": "corr"}, 1),
+        ({"source": "random", "target": "corr", "consistency": False}, 0),
+        ({"attention": "random"}, 1),
+        ({"attention": "random", "consistency": False}, 0),
+        ({"consistency": False}, 1),
+    ):
+        calls.clear()
+        make_task(model, **options)(images, labels)
+        assert len(calls) == wanted, options
+
 
 def test_consistency_target_two_ways():
     logits = torch.randn(2, 3)
@@ -129,7 +241,7 @@ def test_the_clean_pass_is_as_at_inference_and_leaves_no_mark(make_vit):
     reference = copy.deepcopy(model).eval()
     before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
-    mixed, guide = task.method._mix(task.view, images)
+    guide = task.method.plan(task.view, images).guide
     assert torch.allclose(guide.clean_logits, reference(images), atol=1e-6)
     assert not guide.clean_logits.requires_grad
     assert torch.get_rng_state().equal(state)
@@ -179,6 +291,14 @@ def test_token_head_gets_a_gradient_in_every_step_even_of_mixup(make_vit):
         ({"consistency": False}, "losses"),
         ({"consistency_mix": "logits"}, "consistency"),
         ({"token_head": True}, "fine"),
+        ({"source": "random"}, "images"),
+        ({"target": "corr"}, "images"),
+        ({"target": "max"}, "images"),
+        ({"regions": "cutmix", "fine": False}, "images"),
+        ({"attention": "random"}, "images"),
+        ({"attention": "image-rollout"}, "images"),
+        ({"label": "transmix"}, "weight"),
+        ({"label": "tl-align"}, "weight"),
     ],
 )
 def test_every_option_changes_the_step(make_vit, options, differs):
@@ -204,9 +324,9 @@ def test_one_side_ratio_draws_every_size_between_its_ends(make_vit):
     assert sides == {2, 3, 4, 5}
 
 
-def test_max_min_windows_of_a_self_partner_coincide():
+def test_windows_of_a_self_partner_coincide():
     attention = torch.rand(3, 4, 5)
-    source, target = max_min_windows(attention, torch.tensor([2, 1, 0]), (2, 2))
+    source, target = attention_windows(attention, torch.tensor([2, 1, 0]), (2, 2))
     assert source[1].equal(target[1])
     assert not source[0].equal(target[0])
 
@@ -218,8 +338,23 @@ def test_max_min_windows_of_a_self_partner_coincide():
         ({"consistency_mix": "mean"}, 'consistency_mix is "mean"'),
         ({"side_ratio": (0.8, 0.2)}, r"side_ratio is \(0.8, 0.2\)"),
         ({"token_head": True, "fine": False}, "needs fine=True"),
+        ({"regions": "cutmix"}, 'regions="cutmix" needs fine=False'),
+        ({"regions": "boxes"}, 'regions is "boxes", but must be one of attention, cutmix'),
+        ({"source": "min"}, 'source is "min", but must be one of max, random'),
+        ({"target": "mid"}, 'target is "mid", but must be one of min, max, corr'),
+        ({"label": "trans"}, 'label is "trans", but must be one of area, transmix, tl-align'),
     ],
 )
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         attnmix.create_method("smmix", num_classes=3, **options)
+
+
+def test_alpha_and_mode_are_cutmixs_where_regions_are(make_vit):
+    model, (images, labels) = make_vit(img_size=32), make_batch(8, (32, 32))
+    plain = {"regions": "cutmix", "fine": False}
+    default = make_task(model, **plain)(images, labels)["mixed"].source_weight
+    assert len(default.unique()) == 1
+    assert len(make_task(model, mode="elem", **plain)(images, labels)["mixed"].source_weight.unique()) > 4
+    other = make_task(model, cutmix_alpha=0.2, **plain)(images, labels)["mixed"].source_weight
+    assert not other.equal(default)

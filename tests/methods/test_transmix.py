@@ -39,6 +39,12 @@ def test_target_equals_softmax_of_the_unfused_model(make_vit, batch, image_size,
             of_images=attention == "image",
         )
         assert torch.allclose(out["target"], wanted, atol=1e-6)
+        logits = model(mixed.images)
+        loss = torch.stack([references.cross_entropy(logits[i], wanted[i]) for i in range(batch)]).mean()
+        parameters = list(model.parameters())
+        ours = torch.autograd.grad(out["loss"], parameters)
+        for one, two in zip(ours, torch.autograd.grad(loss, parameters), strict=True):
+            assert torch.allclose(one, two, atol=1e-4)
 
 
 def test_pixels_are_exactly_cutmixs(make_vit):
@@ -82,6 +88,8 @@ def test_no_gradient_reaches_the_model_through_the_label(make_vit):
         {"attention": "image"},
         {"attention_share": 1.0},
         {"mask_to_grid": "area"},
+        {"attention": "class-rollout"},
+        {"attention": "random"},
         {"cutmix_alpha": 0.3},
     ],
 )

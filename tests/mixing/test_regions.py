@@ -6,9 +6,12 @@ import torch
 from attnmix.mixing import (
     boxes_to_mask,
     cutmix_boxes,
+    even_cutmix_boxes,
     max_windows,
     min_windows,
+    random_windows,
     scale_boxes,
+    token_boxes,
     window_size,
     window_sums,
 )
@@ -56,6 +59,43 @@ def test_cutmix_boxes_full_and_empty():
     empty = cutmix_boxes(torch.zeros(1), middle, image_size=(6, 8))
     assert empty[0, 2] * empty[0, 3] == 0
     assert not boxes_to_mask(empty, (6, 8)).any()
+
+
+def test_token_boxes_have_every_size_and_place_and_are_never_empty():
+    steps = torch.cartesian_prod(torch.linspace(0, 0.999, 40), torch.linspace(0, 0.999, 40))
+    sizes = set()
+    for share in torch.linspace(0, 1, 60):
+        boxes = token_boxes(share.expand(len(steps)), steps, image_size=SIZE)
+        assert (boxes[:, 2:] >= 1).all()
+        assert (boxes[:, :2] >= 0).all()
+        assert (boxes[:, :2] + boxes[:, 2:] <= torch.tensor(SIZE)).all()
+        wished = [max(1, round(length * math.sqrt(share))) for length in SIZE]
+        assert boxes[:, 2:].amax(dim=0).tolist() == wished
+        sizes.add(tuple(wished))
+        assert boxes_to_mask(boxes, SIZE).any(dim=0).all()
+    assert {rows for rows, _ in sizes} == set(range(1, SIZE[0] + 1))
+    assert {columns for _, columns in sizes} == set(range(1, SIZE[1] + 1))
+
+
+def test_even_boxes_are_the_original_rule_for_every_share_and_centre():
+    size = (7, 9)
+    for share in torch.linspace(0, 1, 12):
+        for row in range(size[0]):
+            for column in range(size[1]):
+                wanted = []
+                for centre, length in zip((row, column), size, strict=True):
+                    half = int(length * math.sqrt(share)) // 2
+                    wanted.append((max(centre - half, 0), min(centre + half, length)))
+                centre = torch.tensor([[(row + 0.5) / size[0], (column + 0.5) / size[1]]])
+                box = even_cutmix_boxes(share[None], centre, image_size=size)[0].tolist()
+                assert box == [wanted[0][0], wanted[1][0], *(stop - start for start, stop in wanted)]
+
+
+def test_random_windows_reach_every_place_inside_equally_often():
+    boxes = random_windows((4000, 4, 6), (2, 3), torch.Generator().manual_seed(0))
+    places, count = boxes.unique(dim=0, return_counts=True)
+    assert sorted(map(tuple, places.tolist())) == [(top, left, 2, 3) for top in range(3) for left in range(4)]
+    assert (count.float() / 4000 - 1 / 12).abs().max() < 0.02
 
 
 def test_boxes_to_mask_is_the_box_for_every_box():

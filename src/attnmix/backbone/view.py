@@ -1,28 +1,41 @@
-"""One view of every ViT-like timm model: prefix tokens, grid, final tokens, classifier."""
+"""One view of every supported model: its tokens, its grid, its attention calls, its classifier."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-SUPPORTED = "VisionTransformer (ViT, DeiT, DINOv2, SigLIP), Eva, Beit and Cait"
+from attnmix.attention import AttentionTap
+from attnmix.attention.call import AttentionCall
+from attnmix.attention.flow import (
+    MIXES_CHANNELS,
+    AttentionStep,
+    ChannelAttention,
+    Flow,
+    Grid,
+    Merge,
+    SequenceAttention,
+    attention_steps,
+)
+from attnmix.attention.quantities import renormalise
+from attnmix.backbone.families import layout_of
 
 
 class BackboneView:
     """What the methods need to know of a model; holds no parameters and changes nothing on it.
 
-    Works with timm models that lay out their features as `[B, prefix + gh * gw, D]`: class, distillation and
-    register tokens or none, average, token or attention pooling, any grid. A model wrapped by `torch.compile`
-    stays compiled, also where its final tokens are read.
+    Works with the families in `families.py`, unmodified. A model wrapped by `torch.compile` stays compiled, also
+    where its final tokens are read. A block is one attention call, counted as `AttentionTap` counts them;
+    a negative number counts from the last.
 
     Attributes:
         model: the model, without the wrapper of `torch.compile`.
-        num_prefix_tokens: class, distillation and register tokens before the image tokens.
+        num_prefix_tokens: class, distillation and register tokens before the final image tokens.
         has_class_row: whether one attention row says what the classifier looks at: the attention pool's, or the
             class token's where the classifier reads it (BEiT has one, but averages the image tokens).
         num_classes: outputs of the classifier.
@@ -38,24 +51,14 @@ class BackboneView:
         self.name = type(self.model).__name__
         if isinstance(self.model, nn.parallel.DistributedDataParallel | nn.DataParallel):
             raise ValueError(f"the model is wrapped in {self.name}: give the model itself, and wrap the task")
-        needed = ("forward_features", "forward_head", "patch_embed", "num_prefix_tokens", "num_classes")
-        missing = [name for name in needed if not hasattr(self.model, name)]
-        if missing or not hasattr(self.model.patch_embed, "dynamic_feat_size"):
-            raise ValueError(
-                f"{self.name} does not lay out its tokens as a ViT does (no "
-                f"{', '.join(missing) or 'grid of patches'}); supported are timm's {SUPPORTED}"
-            )
-        self.num_prefix_tokens: int = self.model.num_prefix_tokens
-        self.num_classes: int = self.model.num_classes
-        self.embed_dim: int = self.model.num_features
-        pool = getattr(self.model, "attn_pool", None)
-        reads_class_token = getattr(self.model, "global_pool", "token") == "token"
-        self.has_class_row = pool is not None or (
-            getattr(self.model, "cls_token", None) is not None and reads_class_token
-        )
+        self.layout = layout_of(self.model)
+        self.num_prefix_tokens = self.layout.num_prefix_tokens
+        self.has_class_row = self.layout.has_class_row
+        self.num_classes = self.layout.num_classes
+        self.embed_dim = self.layout.embed_dim
         # the wrapper's own context: same backend, mode and options for the second entry into the model
         enter = self.compiled.dynamo_ctx if self.compiled is not None else lambda function: function
-        self._features_and_logits: Callable[[Tensor], tuple[Tensor, Tensor]] = enter(self._run)
+        self._features_and_logits: Callable[[Tensor], tuple[Tensor, Any]] = enter(self._run)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BackboneView:
         model = copy.deepcopy(self.model, memo)
@@ -63,9 +66,11 @@ class BackboneView:
             model if self.compiled is None else type(self.compiled)(model, self.compiled.dynamo_ctx)
         )
 
+    # ---- running the model ----
+
     def __call__(self, images: Tensor) -> Tensor:
         """Logits `[B, C]` of images `[B, 3, H, W]`, through the model's own (compiled) forward."""
-        return self._single(self.model(images) if self.compiled is None else self.compiled(images))
+        return self.layout.logits(self.model(images) if self.compiled is None else self.compiled(images))
 
     def forward_tokens(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `[B, C]` and final image tokens `[B, N, D]` (row-major over the grid) in one forward.
@@ -75,15 +80,9 @@ class BackboneView:
         Raises:
             ValueError: features that are no sequence over this image's grid.
         """
-        features, logits = self._features_and_logits(images)
-        rows, columns = self.grid_size(images.shape[-2:])
-        expected = self.num_prefix_tokens + rows * columns
-        if features.ndim != 3 or features.shape[1] != expected:
-            raise ValueError(
-                f"{self.name} gives features of shape {tuple(features.shape)} where {expected} tokens were "
-                f"expected ({self.num_prefix_tokens} prefix + {rows}x{columns}); supported are timm's {SUPPORTED}"
-            )
-        return self._single(logits), features[:, self.num_prefix_tokens :]
+        grid = self.grid_size(images.shape[-2:])
+        features, output = self._features_and_logits(images)
+        return self.layout.logits(output), self.layout.image_tokens(features, grid)
 
     def classify(self, tokens: Tensor) -> Tensor:
         """The model's own classifier on pooled tokens: `[B, D]` -> `[B, C]` (SMMix's F, eq. 12).
@@ -91,39 +90,7 @@ class BackboneView:
         The token is given to the head as a whole sequence of itself, so that whatever the model does when it
         pools (class token, average and norm, two distillation heads) comes out as that token's.
         """
-        sequence = tokens[:, None].expand(-1, self.num_prefix_tokens + 1, -1)
-        return self._single(self.model.forward_head(sequence))
-
-    def grid_size(self, image_size: tuple[int, int] | torch.Size) -> tuple[int, int]:
-        """Rows and columns of image tokens for an image of height, width in pixels.
-
-        Raises:
-            ValueError: a side that the patches do not divide.
-        """
-        height, width = image_size
-        patch = self.patch_size
-        for name, side, length in (("height", height, patch[0]), ("width", width, patch[1])):
-            if side % length or side == 0:
-                raise ValueError(
-                    f"image {name} {side} is not a multiple of the patch, {length} pixels; "
-                    f"{max(1, round(side / length)) * length} would be"
-                )
-        return height // patch[0], width // patch[1]
-
-    @property
-    def patch_size(self) -> tuple[int, int]:
-        """Height and width of a patch in pixels."""
-        size = self.model.patch_embed.patch_size
-        return (size, size) if isinstance(size, int) else tuple(size)
-
-    def require_all_tokens(self) -> None:
-        """Raise ValueError for a model that drops patches in training: the grid would have holes."""
-        drop = getattr(self.model, "patch_drop", None)
-        if drop is not None and getattr(drop, "prob", 0) > 0:
-            raise ValueError(
-                f"{self.name} drops {drop.prob:.0%} of its patches in training, so that tokens no longer form "
-                "the image's grid; create it with patch_drop_rate=0"
-            )
+        return self.layout.logits(self.layout.classify(tokens))
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -136,10 +103,200 @@ class BackboneView:
             for module, training in flags:
                 module.training = training
 
-    def _run(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.model.forward_features(images)
-        return features, self.model.forward_head(features)
+    def _run(self, images: Tensor) -> tuple[Tensor, Any]:
+        return self.layout.features_and_logits(images)
 
-    def _single(self, logits: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """A distilled DeiT in distillation training returns two logits; its prediction is their mean."""
-        return logits if isinstance(logits, Tensor) else (logits[0] + logits[1]) / 2
+    # ---- where its tokens are ----
+
+    def grid_size(self, image_size: Sequence[int]) -> Grid:
+        """Rows and columns of final image tokens for an image of height, width in pixels.
+
+        Raises:
+            ValueError: a side that holds no whole number of final tokens, or that the model does not take.
+        """
+        return self.layout.grid_size(image_size)
+
+    @property
+    def patch_size(self) -> tuple[int, int]:
+        """Height and width in pixels of a final token."""
+        return self.layout.patch_size
+
+    def token_grid_size(self, image_size: Sequence[int]) -> Grid:
+        """Rows and columns of the first image tokens, before any stage merges them.
+
+        Raises:
+            ValueError: a side that holds no whole number of them, or that the model does not take.
+        """
+        return self.layout.token_grid_size(image_size)
+
+    @property
+    def token_patch_size(self) -> tuple[int, int]:
+        """Height and width in pixels of one of the first tokens."""
+        return self.layout.token_patch_size
+
+    def require_all_tokens(self) -> None:
+        """Raise ValueError for a model that drops patches in training: the grid would have holes."""
+        drop = getattr(self.model, "patch_drop", None)
+        if drop is not None and getattr(drop, "prob", 0) > 0:
+            raise ValueError(
+                f"{self.name} drops {drop.prob:.0%} of its patches in training, so that tokens no longer form "
+                "the image's grid; create it with patch_drop_rate=0"
+            )
+
+    # ---- how they travel ----
+
+    def flow(self, image_size: Sequence[int]) -> Flow:
+        """Every step that image tokens take, from `token_grid_size` to what `readout` takes.
+
+        Raises:
+            ValueError: as `token_grid_size`.
+        """
+        return self.layout.flow(image_size)
+
+    def readout(self, values: Tensor) -> Tensor:
+        """What the classifier reads of one value per final token: `[B, M]` -> `[B]`.
+
+        The class token's (the mean of two where there are two heads), the mean over the image tokens where the
+        model pools them, the attention pool's; DINOv2 in transformers reads class token and mean, half each.
+        """
+        return self.layout.readout(values)
+
+    # ---- its attention ----
+
+    @property
+    def num_attention_calls(self) -> int:
+        """How many attention calls a forward makes, the attention pool's included."""
+        return len(self.layout.calls)
+
+    def open_tap(self, blocks: Sequence[int] | None = (-1,)) -> AttentionTap:
+        """An `AttentionTap` on this model."""
+        return AttentionTap(self.model, blocks, num_prefix_tokens=self.num_prefix_tokens)
+
+    def class_attention(self, tap: AttentionTap, block: int, image_size: Sequence[int]) -> Tensor:
+        """The class token's (or pool's) attention on the final grid, rows sum to 1, `[B, N]` (TransMix eq. 5).
+
+        Raises:
+            ValueError: a block without such a row, out of range or not kept.
+        """
+        self._check_class_row(block)
+        step, call = self._call(tap, block, image_size)
+        return renormalise(self._on_final_grid(step, step.class_attention(call), image_size))
+
+    def image_attention(self, tap: AttentionTap, block: int, image_size: Sequence[int]) -> Tensor:
+        """Mean attention to each image token on the final grid, not renormalised, `[B, N]` (SMMix eq. 6).
+
+        The mean is over all image tokens, also where these attend in windows. On a coarser or finer grid of
+        keys, what a token is given is shared out by area; the sum stays.
+
+        Raises:
+            ValueError: a block that mixes channels, out of range or not kept.
+        """
+        self._check_tokens(block)
+        step, call = self._call(tap, block, image_size)
+        return self._on_final_grid(step, step.image_attention(call), image_size)
+
+    def check_block(self, block: int) -> int:
+        """The block's number counted from 0; ValueError out of range."""
+        count = self.num_attention_calls
+        number = block + count if block < 0 else block
+        if not 0 <= number < count:
+            raise ValueError(f"block {block} is none of the {count} of {self.name}: {-count} to {count - 1}")
+        return number
+
+    def check_guide(self, blocks: Sequence[int] | None, attention: str) -> None:
+        """Raise ValueError where `attention` cannot be read from these blocks; runs nothing.
+
+        Args:
+            blocks: None for all of them.
+            attention: "class", "image", "class-rollout" or "image-rollout".
+        """
+        numbers = range(self.num_attention_calls) if blocks is None else blocks
+        if attention == "class-rollout":
+            self._check_class_row(-1)
+            self._check_one_sequence()
+            return
+        for block in numbers:
+            (self._check_class_row if attention == "class" else self._check_tokens)(block)
+
+    def check_traceable(self, class_blocks_only: bool = False) -> None:
+        """Raise ValueError where values of tokens cannot be traced through the model's attention."""
+        if class_blocks_only:
+            if not any(step.one_query for step in self.layout.calls):
+                raise ValueError(f"{self.name} has no class-attention blocks: leave class_blocks_only out")
+        elif any(isinstance(step, ChannelAttention) for step in self.layout.calls):
+            raise ValueError(f"{self.name} {MIXES_CHANNELS}; class_blocks_only=True traces through these alone")
+
+    def _check_tokens(self, block: int) -> AttentionStep:
+        step = self.layout.calls[self.check_block(block)]
+        if isinstance(step, ChannelAttention):
+            raise ValueError(f"block {block} of {self.name} {MIXES_CHANNELS}")
+        return step
+
+    def _check_class_row(self, block: int) -> None:
+        if not self._check_tokens(block).has_class_row:
+            raise ValueError(f"block {block} of {self.name} has no class row: use image attention")
+
+    def _check_one_sequence(self) -> None:
+        steps = self.layout.flow(self.layout.example_size)
+        whole = all(isinstance(step, SequenceAttention) or step.one_query for step in attention_steps(steps))
+        if not whole or any(isinstance(step, Merge) for step in steps):
+            raise ValueError(
+                f"{self.name} does not have the same tokens in all blocks, which a rollout of the class row "
+                "needs; use the attention of one block"
+            )
+
+    def _call(
+        self, tap: AttentionTap, block: int, image_size: Sequence[int]
+    ) -> tuple[AttentionStep, AttentionCall]:
+        step = attention_steps(self.flow(image_size))[self.check_block(block)]
+        call = tap._call(block)
+        if call.shape[2:] != step.shape:
+            raise ValueError(
+                f"block {block} of {self.name} attended from {call.shape[2]} to {call.shape[3]} tokens, but for "
+                f"images of {tuple(image_size)} pixels {step.shape[0]} and {step.shape[1]} were expected"
+            )
+        return step, call
+
+    def _on_final_grid(self, step: AttentionStep, scores: Tensor, image_size: Sequence[int]) -> Tensor:
+        maps, final = step.fold(scores), self.grid_size(image_size)
+        if maps.shape[1:] != final:
+            shrink = maps[0].numel() / (final[0] * final[1])
+            maps = F.interpolate(maps[:, None], size=final, mode="area")[:, 0] * shrink
+        return maps.flatten(1)
+
+    # ---- its blocks ----
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """Block modules; number k holds attention call k and takes the tokens `[B, M, D]` as first argument.
+
+        Swin's take `[B, rows, columns, D]`. May be fewer than the calls: an attention pool is no block, nor are
+        class-attention blocks that take the class token apart from the others (CaiT, CA-Swin).
+        """
+        return self.layout.blocks
+
+    def block_width(self, block: int) -> int:
+        """Channels of the tokens that come into a block."""
+        return self.layout.block_width(self._check_module(block))
+
+    def block_prefix(self, block: int) -> int:
+        """Prefix tokens among those that come into a block."""
+        return self.layout.calls[self._check_module(block)].prefix
+
+    def appendable(self, block: int) -> str | None:
+        """None where tokens of earlier blocks may be appended to the block's keys and values; else why not."""
+        number = self.check_block(block)
+        if number == 0:
+            return "no block comes before it"
+        return self.layout.obstacle(number)
+
+    @property
+    def grad_checkpointing(self) -> bool:
+        """Whether the model computes activations again in the backward pass."""
+        return self.layout.grad_checkpointing
+
+    def _check_module(self, block: int) -> int:
+        number, count = self.check_block(block), len(self.blocks)
+        if number >= count:
+            raise ValueError(f"block {block} of {self.name} takes no sequence of tokens; 0 to {count - 1} do")
+        return number

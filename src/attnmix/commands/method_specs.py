@@ -78,7 +78,7 @@ def _parse(item: str, shared: Mapping[str, Any]) -> MethodSpec:
     if "seed" in own or "seed" in shared:
         raise ValueError("seed is no option of a single method here: all methods take the seed of the command")
     create_method(name, num_classes=2, **own)  # an unknown name or option ends here
-    known = set().union(*(method_options(member) for member in name.split("+")))
+    known = set().union(*(method_options(member, {**shared, **own}) for member in name.split("+")))
     spec = MethodSpec(
         name.replace("_", "-"), own, {option: value for option, value in shared.items() if option in known}
     )

@@ -47,10 +47,10 @@ def pasting_method(name: str, *, num_classes: int, seed: int = 0, **options: Any
 
     What is judged is the label of pasted images; Mixup's blends show both objects everywhere.
     """
-    members = [member for member in name.split("+") if "mixup_prob" in method_options(member)]
+    members = [member for member in name.split("+") if "mixup_prob" in method_options(member, options)]
     if not members:
         return None
-    known = set().union(*(method_options(member) for member in members))
+    known = set().union(*(method_options(member, options) for member in members))
     forced = {"prob": 1.0, "mixup_prob": 0.0, "mode": "elem", "seed": seed}
     if options.get("pairing", "flip") == "flip":
         forced["pairing"] = "roll"  # nobody is his own partner

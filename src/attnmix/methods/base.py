@@ -1,7 +1,8 @@
-"""What every mixing method is."""
+"""What every mixing method is: plan, run, outcome."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,14 +10,46 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView
+from attnmix.methods.labels import AreaLabel, LabelPolicy
 from attnmix.mixing import MixedBatch, mix_targets, soft_targets
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was drawn for a step, before its training forward.
+
+    Attributes:
+        mixed: the batch after mixing; label weights as the pixels give them.
+        guide: what the drawing method leaves for its own losses.
+        method: whose plan it is, where several are drawn from.
+    """
+
+    mixed: MixedBatch
+    guide: Any = None
+    method: MixMethod | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the training forward gave.
+
+    Attributes:
+        output: logits `[B, C]`.
+        mixed: the mixed batch with its final label weights.
+        tokens: final image tokens `[B, N, D]`, for methods that asked for them.
+    """
+
+    output: Tensor
+    mixed: MixedBatch
+    tokens: Tensor | None = None
 
 
 class MixMethod(nn.Module):
     """A way to mix a batch and to train on it.
 
-    A subclass implements `mix` (pixels) and `forward` (a whole training step's loss); what it draws comes from
-    `self.generator` alone. Extra parameters are made in `bind`.
+    A step is `plan` (draw, and mix the pixels), `run` (the one training forward under the label policy
+    `self.label`), `losses` (beside the cross-entropy) and `outcome`. A subclass implements the parts in which it
+    differs; what it draws comes from `self.generator` alone. Extra parameters are made in `bind`.
 
     Args:
         num_classes: classes of the labels.
@@ -26,6 +59,9 @@ class MixMethod(nn.Module):
     Raises:
         ValueError: an option outside its range, naming it.
     """
+
+    # the option that names another method, whose options are then accepted too
+    base_option: str | None = None
 
     def __init__(self, *, num_classes: int, smoothing: float = 0.1, seed: int = 0) -> None:
         super().__init__()
@@ -38,6 +74,7 @@ class MixMethod(nn.Module):
         self.num_classes = num_classes
         self.smoothing = smoothing
         self.generator = torch.Generator().manual_seed(seed)
+        self.label: LabelPolicy = AreaLabel()
 
     @property
     def shares(self) -> dict[str, float]:
@@ -50,28 +87,53 @@ class MixMethod(nn.Module):
         Raises:
             ValueError: the model cannot serve this method; says what to use instead.
         """
+        self.label.bind(view)
+
+    def plan(self, view: BackboneView, images: Tensor) -> Plan:
+        """Draw a mix and apply it to the pixels `[B, C, H, W]`; may look at the model."""
+        raise NotImplementedError
+
+    def run(self, view: BackboneView, plan: Plan) -> Run:
+        """The training forward of the mixed images, under the label policy."""
+        output, mixed = self.label(view, plan.mixed, view, self.generator)
+        return Run(output, mixed)
+
+    def losses(self, view: BackboneView, plan: Plan, run: Run, targets: Tensor) -> dict[str, Tensor]:
+        """Scalar losses beside the cross-entropy; `targets` `[B, C]` are the unmixed images'."""
+        return {}
 
     def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
         """Draw a mix and apply it to the pixels: `[B, C, H, W]` -> `MixedBatch`."""
-        raise NotImplementedError
+        return self.plan(view, images).mixed
 
     def forward(self, view: BackboneView, images: Tensor, labels: Tensor) -> dict[str, Any]:
         """One training step up to the loss; see `MixTask` for what the dictionary holds."""
-        mixed = self.mix(view, images)
-        return self.outcome(mixed, view(mixed.images), self.targets(labels))
+        targets = self.targets(labels)
+        plan = self.plan(view, images)
+        run = self.run(view, plan)
+        target = mix_targets(targets, run.mixed.source_index, run.mixed.source_weight)
+        return self.outcome(run, target, self.losses(view, plan, run, targets))
+
+    def share_generator(self, generator: torch.Generator) -> None:
+        """Draw from this generator from now on, and so do the methods inside this one."""
+        for module in self.modules():
+            if isinstance(module, MixMethod):
+                module.generator = generator
 
     def targets(self, labels: Tensor) -> Tensor:
         """Smoothed label distributions `[B, C]` of the unmixed images."""
         return soft_targets(labels, num_classes=self.num_classes, smoothing=self.smoothing)
 
-    def outcome(self, mixed: MixedBatch, output: Tensor, targets: Tensor, **more_losses: Tensor) -> dict[str, Any]:
-        """Put a step's result together: cross-entropy against the mixed labels, plus further losses."""
-        target = mix_targets(targets, mixed.source_index, mixed.source_weight)
-        losses = {"classification": F.cross_entropy(output.float(), target), **more_losses}
+    def outcome(
+        self, run: Run, target: Tensor, losses: dict[str, Tensor], stats: dict[str, Tensor] | None = None
+    ) -> dict[str, Any]:
+        """Put a step's result together: cross-entropy against the mixed labels `[B, C]`, plus further losses."""
+        losses = {"classification": F.cross_entropy(run.output.float(), target), **losses}
         return {
             "loss": torch.stack(list(losses.values())).sum(),
-            "output": output,
+            "output": run.output,
             "target": target,
             "losses": losses,
-            "mixed": mixed,
+            "stats": stats or {},
+            "mixed": run.mixed,
         }

@@ -1,14 +1,14 @@
 """Draw one of several methods at every step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod
-from attnmix.mixing import MixedBatch
+from attnmix.methods.base import MixMethod, Plan, Run
 
 
 class Choice(MixMethod):
@@ -41,8 +41,7 @@ class Choice(MixMethod):
             )
         self.methods: Any = nn.ModuleList(methods)
         self.weights = torch.tensor(weights, dtype=torch.float64) / sum(weights)
-        for method in methods:
-            method.generator = self.generator
+        self.share_generator(self.generator)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -57,9 +56,21 @@ class Choice(MixMethod):
         for method in self.methods:
             method.bind(view)
 
-    def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
-        """Mix as the drawn member does."""
-        return self._draw().mix(view, images)
+    def plan(self, view: BackboneView, images: Tensor) -> Plan:
+        """The drawn member's plan, which remembers whose it is."""
+        member = self._draw()
+        plan = member.plan(view, images)
+        return plan if plan.method is not None else replace(plan, method=member)
+
+    def run(self, view: BackboneView, plan: Plan) -> Run:
+        """As the member that made the plan runs it."""
+        assert plan.method is not None
+        return plan.method.run(view, plan)
+
+    def losses(self, view: BackboneView, plan: Plan, run: Run, targets: Tensor) -> dict[str, Tensor]:
+        """The losses of the member that made the plan."""
+        assert plan.method is not None
+        return plan.method.losses(view, plan, run, targets)
 
     def forward(self, view: BackboneView, images: Tensor, labels: Tensor) -> dict[str, Any]:
         """The drawn member's step."""

@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod
-from attnmix.mixing import MixedBatch, MixSampler
+from attnmix.methods.base import MixMethod, Plan
+from attnmix.mixing import MixSampler
 
 
 class CutMix(MixMethod):
@@ -46,7 +46,7 @@ class CutMix(MixMethod):
         """How often a step keeps, blends or pastes."""
         return self.sampler.shares
 
-    def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
+    def plan(self, view: BackboneView, images: Tensor) -> Plan:
         """Draw and paste, or blend."""
         batch, _, height, width = images.shape
-        return self.sampler.draw(batch, (height, width), self.generator).apply(images)
+        return Plan(self.sampler.draw(batch, (height, width), self.generator).apply(images))

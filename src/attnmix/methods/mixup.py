@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod
-from attnmix.mixing import MixedBatch, MixSampler
+from attnmix.methods.base import MixMethod, Plan
+from attnmix.mixing import MixSampler
 
 
 class Mixup(MixMethod):
@@ -39,7 +39,7 @@ class Mixup(MixMethod):
         """How often a step keeps, blends or pastes."""
         return self.sampler.shares
 
-    def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
+    def plan(self, view: BackboneView, images: Tensor) -> Plan:
         """Draw and blend."""
         batch, _, height, width = images.shape
-        return self.sampler.draw(batch, (height, width), self.generator).apply(images)
+        return Plan(self.sampler.draw(batch, (height, width), self.generator).apply(images))

@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod
-from attnmix.mixing import Keep, MixedBatch
+from attnmix.methods.base import MixMethod, Plan
+from attnmix.mixing import Keep
 
 
 class NoMix(MixMethod):
@@ -16,6 +16,6 @@ class NoMix(MixMethod):
         seed: taken for uniformity's sake; nothing is drawn.
     """
 
-    def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
+    def plan(self, view: BackboneView, images: Tensor) -> Plan:
         """The batch as it is."""
-        return Keep().apply(images)
+        return Plan(Keep().apply(images))

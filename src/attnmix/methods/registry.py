@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from attnmix.methods.base import MixMethod
@@ -10,6 +11,7 @@ from attnmix.methods.cutmix import CutMix
 from attnmix.methods.mixup import Mixup
 from attnmix.methods.none import NoMix
 from attnmix.methods.smmix import SMMix
+from attnmix.methods.tl_align import TLAlign
 from attnmix.methods.transmix import TransMix
 
 METHODS: dict[str, type[MixMethod]] = {
@@ -18,17 +20,24 @@ METHODS: dict[str, type[MixMethod]] = {
     "cutmix": CutMix,
     "transmix": TransMix,
     "smmix": SMMix,
+    "tl-align": TLAlign,
 }
 
 
-def method_options(name: str) -> dict[str, inspect.Parameter]:
+def method_options(name: str, given: Mapping[str, Any] | None = None) -> dict[str, inspect.Parameter]:
     """The options of a method by name, with their defaults; its bases' where it passes them on.
+
+    Args:
+        name: of the method.
+        given: options that are set: one of them may name another method (TokenMixup's `base`), whose options then
+            count too.
 
     Raises:
         ValueError: unknown name; the message has the nearest known one.
     """
+    kind = _find(name)
     options: dict[str, inspect.Parameter] = {}
-    for cls in _find(name).__mro__:
+    for cls in kind.__mro__:
         if "__init__" not in vars(cls):
             continue
         passes_on = False
@@ -39,6 +48,11 @@ def method_options(name: str) -> dict[str, inspect.Parameter]:
         if not passes_on:
             break
     options.pop("num_classes")
+    if kind.base_option is not None:
+        base = (given or {}).get(kind.base_option, options[kind.base_option].default)
+        if isinstance(base, str):
+            for member in base.split("+"):
+                options = {**method_options(member), **options}
     return options
 
 
@@ -51,7 +65,7 @@ def create_method(name: str, *, num_classes: int, **options: Any) -> MixMethod:
         ValueError: unknown name or option, naming the nearest known one; a value of a wrong type or range.
     """
     names = name.split("+")
-    accepted = {member: method_options(member) for member in names}
+    accepted = {member: method_options(member, options) for member in names}
     known = sorted(set().union(*accepted.values()))
     for option in options:
         if option not in known:

@@ -1,24 +1,27 @@
 """SMMix (Chen et al., ICCV 2023): the model under training says what to mix and what to expect of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnmix.attention import AttentionTap
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod
+from attnmix.methods.base import MixMethod, Plan, Run
+from attnmix.methods.guide import AttentionGuide
+from attnmix.methods.labels import AreaLabel, LabelPolicy
+from attnmix.methods.tl_align import AlignedLabel
+from attnmix.methods.transmix import AttentionLabel
 from attnmix.mixing import (
     Keep,
-    MixedBatch,
     MixSampler,
     Paste,
     boxes_to_mask,
     fold_tokens,
     max_windows,
     min_windows,
+    random_windows,
     scale_boxes,
     window_size,
 )
@@ -26,25 +29,46 @@ from attnmix.mixing.draws import check_choice
 
 
 class Guide(NamedTuple):
-    """What a pasted window leaves for the losses: clean logits `[B, C]`, tokens of the window `[B, N]` bool."""
+    """What a pasted window leaves for the losses.
 
-    clean_logits: Tensor
-    inside: Tensor
+    `clean_logits` `[B, C]`, None where nothing needs them; `inside` `[B, N]` bool, True = token of the window,
+    None where the box does not keep to the grid.
+    """
+
+    clean_logits: Tensor | None
+    inside: Tensor | None
 
 
-def max_min_windows(attention: Tensor, source_index: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Each pair's source window (most attended) and target window (least attended), in tokens (eq. 7).
+def attention_windows(
+    attention: Tensor,
+    source_index: Tensor,
+    size: tuple[int, int],
+    *,
+    source: str = "max",
+    target: str = "min",
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Each pair's source window and target window, in tokens (eq. 7; the six schemes of Table A4).
 
     Args:
         attention: `[B, gh, gw]` of the clean batch.
         source_index: `[B]` int64; an image that is its own partner gets its target window twice.
         size: the windows' height and width in tokens.
+        source: `max`, the source's most attended window, or `random`, anywhere.
+        target: `min`, the target's least attended window, `max`, its most attended one, or `corr`, the place that
+            corresponds to the source's window.
+        generator: of the random windows.
 
     Returns:
-        Two sets of boxes `[B, 4]`.
+        Two sets of boxes `[B, 4]`, of the source and of the target.
     """
-    target_box = min_windows(attention, size)
-    source_box = max_windows(attention, size)[source_index]
+    if source == "max":
+        source_box = max_windows(attention, size)[source_index]
+    else:
+        source_box = random_windows(attention.shape, size, generator).to(attention.device, non_blocking=True)
+    if target == "corr":
+        return source_box, source_box
+    target_box = (min_windows if target == "min" else max_windows)(attention, size)
     own = source_index == torch.arange(len(source_index), device=source_index.device)
     return torch.where(own[:, None], target_box, source_box), target_box
 
@@ -102,26 +126,39 @@ def consistency_target(
     return mixed if mix == "probabilities" else mixed.softmax(dim=-1)
 
 
+LABELS = ("area", "transmix", "tl-align")
+
+
 class SMMix(MixMethod):
     """SMMix (Chen et al., ICCV 2023): max-min attention regions, labels per region, consistent predictions.
 
     A clean forward of the unmixed batch (no gradient, evaluation mode) gives image attention and predictions.
     The source's most attended window goes onto the target's least attended one (eq. 7, 8); the label weight is
     the window's area. Loss = classification + fine-grained + consistency (eq. 15). An image that is its own
-    partner stays itself.
+    partner stays itself. With `regions="cutmix"` and neither loss it is CutMix.
 
     Args:
         num_classes: classes of the labels.
         prob: share of steps mixed at all.
         mixup_prob: share of the mixed steps that draw Mixup instead (section 5.1: half).
         mixup_alpha: Mixup's weight is drawn from Beta(alpha, alpha).
-        mode: of the Mixup draws, `batch`, `pair` or `elem`; the window's size is one per batch in any case.
+        cutmix_alpha: with `regions="cutmix"`, the box's area is drawn from Beta(alpha, alpha).
+        mode: one draw per `batch`, `pair` or `elem`, of Mixup and CutMix; a window's size is one per batch.
         pairing: partner by `flip`, `roll` or `shuffle`.
-        block: whose attention, counted over the model's attention layers; -1 is the last. Where that has a single
-            query (CaiT's class attention, SigLIP's attention pool) that query's row is read.
+        regions: `attention`, windows chosen by attention, or `cutmix`, CutMix's boxes (Table 7).
+        source: which window of the source, `max` or `random` (Table A4).
+        target: where on the target, `min`, `max` or `corr`, the corresponding place (Table A4).
+        attention: `image` (eq. 6), `image-rollout` or `random` (Table A5), `class`, `class-rollout`.
+        block: whose attention, counted over the model's attention layers from 0; -1 is the last. Where that has a
+            single query (CaiT's class attention, SigLIP's attention pool) that query's row is read.
+        provider: a frozen model that motivates instead of the one under training, by its attention and its
+            predictions (Table 9): timm's name, the folder of an exported run, or a module.
+        provider_options: of `timm.create_model`, for that model.
         side_ratio: low and high of the window's side relative to the grid's (Table 8).
         side_law: `ratio`, delta ~ U(low, high), both sides floor(delta * side), or `integer`, the authors'
             code: uniform over the integers floor(low * side) .. floor(high * side).
+        label: the source's label weight by `area`, or read from the training forward by `transmix` (Table 6) or
+            `tl-align`, each with its defaults.
         fine: train the window's mean token, and the rest's, on its own label (eq. 13).
         consistency: pull the mixed prediction to the mixture of the clean ones (eq. 14).
         consistency_mix: mix clean `probabilities` (eq. 14) or `logits` (the authors' code).
@@ -131,7 +168,7 @@ class SMMix(MixMethod):
         seed: of the method's generator.
 
     Raises:
-        ValueError: a value outside its range, naming it.
+        ValueError: a value outside its range, naming it; options that exclude each other.
     """
 
     def __init__(
@@ -141,11 +178,19 @@ class SMMix(MixMethod):
         prob: float = 1.0,
         mixup_prob: float = 0.5,
         mixup_alpha: float = 0.8,
+        cutmix_alpha: float = 1.0,
         mode: str = "batch",
         pairing: str = "flip",
+        regions: str = "attention",
+        source: str = "max",
+        target: str = "min",
+        attention: str = "image",
         block: int = -1,
+        provider: str | nn.Module | None = None,
+        provider_options: Mapping[str, Any] | None = None,
         side_ratio: tuple[float, float] = (0.25, 0.75),
         side_law: str = "ratio",
+        label: str = "area",
         fine: bool = True,
         consistency: bool = True,
         consistency_mix: str = "probabilities",
@@ -154,14 +199,26 @@ class SMMix(MixMethod):
         seed: int = 0,
     ) -> None:
         super().__init__(num_classes=num_classes, smoothing=smoothing, seed=seed)
+        check_choice("regions", regions, ("attention", "cutmix"))
+        check_choice("source", source, ("max", "random"))
+        check_choice("target", target, ("min", "max", "corr"))
+        check_choice("label", label, LABELS)
         check_choice("side_law", side_law, ("ratio", "integer"))
         check_choice("consistency_mix", consistency_mix, ("probabilities", "logits"))
         if len(side_ratio) != 2 or not 0 <= side_ratio[0] <= side_ratio[1] <= 1:
             raise ValueError(f"side_ratio is {side_ratio}, but must be (low, high) with 0 <= low <= high <= 1")
         if token_head and not fine:
             raise ValueError("token_head classifies the regions of the fine-grained loss: it needs fine=True")
-        self.sampler = MixSampler(prob, mixup_prob, mixup_alpha, mode=mode, pairing=pairing)
-        self.block = block
+        if regions == "cutmix" and fine:
+            raise ValueError(
+                'the fine-grained loss needs windows of whole tokens: regions="cutmix" needs fine=False'
+            )
+        self.sampler = MixSampler(prob, mixup_prob, mixup_alpha, cutmix_alpha, mode, pairing)
+        self.guide = AttentionGuide(attention, block, provider, provider_options)
+        self.label = _label_policy(label)
+        self.regions = regions
+        self.source = source
+        self.target = target
         self.side_ratio = (float(side_ratio[0]), float(side_ratio[1]))
         self.side_law = side_law
         self.fine = fine
@@ -176,8 +233,16 @@ class SMMix(MixMethod):
         return self.sampler.shares
 
     def bind(self, view: BackboneView) -> None:
-        """Needs every token in its place; makes the token head."""
+        """Needs every token in its place, and the attention it reads; makes the token head."""
+        super().bind(view)
         view.require_all_tokens()
+        self.guide.bind(view, reader="SMMix")
+        provider = self.guide.provider
+        if provider is not None and self.consistency and provider.num_classes != self.num_classes:
+            raise ValueError(
+                f"the provider {provider.name} predicts {provider.num_classes} classes, not {self.num_classes}: "
+                "give one of as many classes, or consistency=False"
+            )
         if self.has_token_head and self.token_head is None:
             like = next(view.model.parameters())
             head = nn.Linear(view.embed_dim, self.num_classes, device=like.device, dtype=like.dtype)
@@ -185,52 +250,75 @@ class SMMix(MixMethod):
             nn.init.zeros_(head.bias)
             self.token_head = head
 
-    def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
+    def plan(self, view: BackboneView, images: Tensor) -> Plan:
         """Draw and apply; looks at the model where a window is pasted."""
-        return self._mix(view, images)[0]
-
-    def forward(self, view: BackboneView, images: Tensor, labels: Tensor) -> dict[str, Any]:
-        """One step: clean pass, mix, training forward, three losses."""
-        targets = self.targets(labels)
-        mixed, guide = self._mix(view, images)
-        if guide is None:
-            return self.outcome(mixed, view(mixed.images), targets)
-
-        output, tokens = view.forward_tokens(mixed.images)
-        losses = {}
-        if self.fine:
-            classify = self.token_head or view.classify
-            losses["fine"] = fine_loss(classify, tokens, guide.inside, targets, mixed.source_index)
-        if self.consistency:
-            target = consistency_target(
-                guide.clean_logits, mixed.source_index, mixed.source_weight, mix=self.consistency_mix
-            )
-            student = output.float().log_softmax(dim=-1)
-            losses["consistency"] = F.kl_div(student, target, reduction="batchmean")  # eq. 14
-        return self.outcome(mixed, output, targets, **losses)
-
-    def _mix(self, view: BackboneView, images: Tensor) -> tuple[MixedBatch, Guide | None]:
-        """The mixed batch and, where a window was pasted, what the losses need of it."""
         batch = images.shape[0]
+        size = images.shape[-2], images.shape[-1]
         kind = self.sampler.kind(self.generator)
         if kind == "keep":
-            return Keep().apply(images), None
+            return Plan(Keep().apply(images))
         if kind == "blend":
-            return self.sampler.blend(batch, self.generator).apply(images), None
+            return Plan(self.sampler.blend(batch, self.generator).apply(images))
+        if self.regions == "cutmix":
+            mixed = self.sampler.paste(batch, size, self.generator).apply(images)
+            return Plan(mixed, Guide(self.guide.clean(view, images)[0] if self.consistency else None, None))
 
-        grid = view.grid_size(images.shape[-2:])
+        grid = view.grid_size(size)
         partners = self.sampler.partners(batch, self.generator).to(images.device, non_blocking=True)
         uniform = float(torch.rand((), generator=self.generator))
-        size = window_size(uniform, grid=grid, side_ratio=self.side_ratio, side_law=self.side_law)
-        attention, clean_logits = self._clean_pass(view, images)
-        source_box, target_box = max_min_windows(fold_tokens(attention, grid), partners, size)
+        window = window_size(uniform, grid=grid, side_ratio=self.side_ratio, side_law=self.side_law)
+        clean_logits, attention = self._clean_pass(view, images)
+        source_box, target_box = attention_windows(
+            fold_tokens(attention, grid),
+            partners,
+            window,
+            source=self.source,
+            target=self.target,
+            generator=self.generator,
+        )
         offset = scale_boxes(source_box - target_box, view.patch_size)[:, :2]
         mixed = Paste(partners, scale_boxes(target_box, view.patch_size), offset).apply(images)
-        return mixed, Guide(clean_logits, boxes_to_mask(target_box, grid).flatten(1))
+        return Plan(mixed, Guide(clean_logits, boxes_to_mask(target_box, grid).flatten(1)))
 
-    @torch.no_grad()
-    def _clean_pass(self, view: BackboneView, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Image attention `[B, N]` and logits `[B, C]` of the unmixed batch, as at inference."""
-        with view.evaluating(), AttentionTap(view.model, blocks=[self.block]) as tap:
-            logits = view(images)
-        return tap.image_attention(self.block), logits
+    def run(self, view: BackboneView, plan: Plan) -> Run:
+        """The training forward, with its final tokens where the fine-grained loss wants them."""
+        if plan.guide is None or not self.fine:
+            return super().run(view, plan)
+        (output, tokens), mixed = self.label(view, plan.mixed, view.forward_tokens, self.generator)
+        return Run(output, mixed, tokens)
+
+    def losses(self, view: BackboneView, plan: Plan, run: Run, targets: Tensor) -> dict[str, Tensor]:
+        """The fine-grained and the consistency loss, where a window was pasted."""
+        losses: dict[str, Tensor] = {}
+        guide, index = plan.guide, run.mixed.source_index
+        if guide is None:
+            return losses
+        if run.tokens is not None:
+            classify = self.token_head or view.classify
+            losses["fine"] = fine_loss(classify, run.tokens, guide.inside, targets, index)
+        if guide.clean_logits is not None:
+            # eq. 14 mixes by the window's area, also where the label is another policy's
+            target = consistency_target(
+                guide.clean_logits, index, plan.mixed.source_weight, mix=self.consistency_mix
+            )
+            student = run.output.float().log_softmax(dim=-1)
+            losses["consistency"] = F.kl_div(student, target, reduction="batchmean")
+        return losses
+
+    def _clean_pass(self, view: BackboneView, images: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Logits `[B, C]` and attention `[B, N]` of the unmixed batch, as far as anything needs them."""
+        read = self.source == "max" or self.target != "corr"
+        if self.guide.attention != "random" and (read or self.consistency):
+            logits, attention = self.guide.clean(view, images)
+            return logits if self.consistency else None, attention
+        attention = self.guide.draw(view, images, self.generator)
+        if not self.consistency:
+            return None, attention
+        with torch.no_grad(), view.evaluating():
+            return view(images), attention
+
+
+def _label_policy(name: str) -> LabelPolicy:
+    if name == "transmix":
+        return AttentionLabel(AttentionGuide("class", -1))
+    return AlignedLabel() if name == "tl-align" else AreaLabel()

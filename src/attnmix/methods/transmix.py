@@ -1,14 +1,18 @@
 """TransMix (Chen et al., CVPR 2022): CutMix's images, labels by the class attention on them."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from attnmix.attention import AttentionTap
 from attnmix.backbone import BackboneView
 from attnmix.methods.cutmix import CutMix
-from attnmix.mixing import Paste, grid_share, mask_to_grid
+from attnmix.methods.guide import AttentionGuide
+from attnmix.mixing import MixedBatch, grid_share, mask_to_grid
 from attnmix.mixing.draws import check_choice
+
+Result = TypeVar("Result")
 
 
 def attention_weight(
@@ -37,6 +41,50 @@ def attention_weight(
     return attention_share * on_source + (1 - attention_share) * area_weight
 
 
+class AttentionLabel:
+    """TransMix's label policy: the source's share of attention, averaged with its share of pixels.
+
+    Arguments as `TransMix`'s. Blended and unmixed batches keep the weight of their draw.
+    """
+
+    def __init__(
+        self, guide: AttentionGuide, *, attention_share: float = 0.5, mask_to_grid: str = "nearest"
+    ) -> None:
+        check_choice("mask_to_grid", mask_to_grid, ("nearest", "area"))
+        if not 0 <= attention_share <= 1:
+            raise ValueError(f"attention_share is {attention_share}, but must be between 0 and 1")
+        self.guide = guide
+        self.every_block = guide.blocks is None
+        self.attention_share = attention_share
+        self.mask_to_grid = mask_to_grid
+
+    def bind(self, view: BackboneView) -> None:
+        """Needs every token in its place, and the attention it reads."""
+        view.require_all_tokens()
+        self.guide.bind(view, reader="TransMix")
+
+    def __call__(
+        self,
+        view: BackboneView,
+        mixed: MixedBatch,
+        forward: Callable[[Tensor], Result],
+        generator: torch.Generator,
+    ) -> tuple[Result, MixedBatch]:
+        """The training forward, whose attention on the mixed image gives each sample its own weight."""
+        if mixed.draw.kind != "paste" or mixed.source_mask is None:
+            return forward(mixed.images), mixed
+        result, attention = self.guide.during(view, mixed.images, forward, generator)
+        weight = attention_weight(
+            attention,
+            mixed.source_mask,
+            mixed.source_weight,
+            grid=view.grid_size(mixed.images.shape[-2:]),
+            attention_share=self.attention_share,
+            mask_to_grid_by=self.mask_to_grid,
+        )
+        return result, mixed.with_source_weight(weight)
+
+
 class TransMix(CutMix):
     """TransMix (Chen et al., CVPR 2022): CutMix images whose label weight follows the class attention.
 
@@ -46,11 +94,14 @@ class TransMix(CutMix):
 
     Args:
         num_classes: classes of the labels.
-        block: whose attention, counted over the model's attention layers; -1 is the last.
+        block: whose attention, counted over the model's attention layers from 0; -1 is the last.
         attention: `class`, the class token's row or the attention pool's (eq. 3-6); `image`, the mean over the
-            image tokens' rows, for models that have neither.
+            image tokens' rows, for models that have neither; `class-rollout` (Table 9), `image-rollout`,
+            `random`: see `AttentionGuide`.
         attention_share: attention's part in the label weight, the rest is area; 1 is eq. 7 alone.
         mask_to_grid: `nearest` (paper) or `area`, how the pixel mask becomes a token mask.
+        provider: a frozen model whose attention is read instead (Table 6), at the price of its forward.
+        provider_options: of `timm.create_model`, for that model.
         mixup_prob: share of the mixed steps that draw Mixup instead; labels are then by blending weight.
         options: as CutMix's.
 
@@ -65,44 +116,11 @@ class TransMix(CutMix):
         attention: str = "class",
         attention_share: float = 0.5,
         mask_to_grid: str = "nearest",
+        provider: str | nn.Module | None = None,
+        provider_options: Mapping[str, Any] | None = None,
         mixup_prob: float = 0.5,
         **options: Any,
     ) -> None:
         super().__init__(mixup_prob=mixup_prob, **options)
-        check_choice("attention", attention, ("class", "image"))
-        check_choice("mask_to_grid", mask_to_grid, ("nearest", "area"))
-        if not 0 <= attention_share <= 1:
-            raise ValueError(f"attention_share is {attention_share}, but must be between 0 and 1")
-        self.block = block
-        self.attention = attention
-        self.attention_share = attention_share
-        self.mask_to_grid = mask_to_grid
-
-    def bind(self, view: BackboneView) -> None:
-        """Needs a class row and every token in its place."""
-        view.require_all_tokens()
-        if self.attention == "class" and not view.has_class_row:
-            raise ValueError(
-                f"{view.name} classifies by no class token whose attention TransMix could read; "
-                'use attention="image", or a model with a class token'
-            )
-
-    def forward(self, view: BackboneView, images: Tensor, labels: Tensor) -> dict[str, Any]:
-        """CutMix's step, with the label weight taken from the attention of that same forward."""
-        targets = self.targets(labels)
-        mixed = self.mix(view, images)
-        if not isinstance(mixed.draw, Paste) or mixed.source_mask is None:
-            return self.outcome(mixed, view(mixed.images), targets)
-        grid = view.grid_size(images.shape[-2:])
-        with AttentionTap(view.model, blocks=[self.block]) as tap:
-            output = view(mixed.images)
-        read = tap.class_attention if self.attention == "class" else tap.image_attention
-        weight = attention_weight(
-            read(self.block),
-            mixed.source_mask,
-            mixed.source_weight,
-            grid=grid,
-            attention_share=self.attention_share,
-            mask_to_grid_by=self.mask_to_grid,
-        )
-        return self.outcome(mixed.with_source_weight(weight), output, targets)
+        guide = AttentionGuide(attention, block, provider, provider_options)
+        self.label = AttentionLabel(guide, attention_share=attention_share, mask_to_grid=mask_to_grid)

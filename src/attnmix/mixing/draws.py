@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from scipy.special import betaincinv
 from torch import Tensor
 
 from attnmix.mixing.mixed import MixedBatch
-from attnmix.mixing.regions import boxes_to_mask, cutmix_boxes
+from attnmix.mixing.regions import boxes_to_mask, cutmix_boxes, scale_boxes
 
 MODES = ("batch", "pair", "elem")
 PAIRINGS = ("flip", "roll", "shuffle")
+Boxes = Callable[..., Tensor]  # as `cutmix_boxes`
 
 
 @dataclass(frozen=True)
 class Keep:
     """Leave the batch as it is."""
+
+    kind: ClassVar[str] = "keep"
 
     def apply(self, images: Tensor) -> MixedBatch:
         """`[B, C, H, W]` -> the same tensor, not a copy, with source weight 0."""
@@ -44,6 +49,8 @@ class Blend:
     source_index: Tensor
     source_weight: Tensor
 
+    kind: ClassVar[str] = "blend"
+
     def apply(self, images: Tensor) -> MixedBatch:
         """`[B, C, H, W]` -> images blended one by one with their partners."""
         index = self.source_index.to(images.device, non_blocking=True)
@@ -66,6 +73,8 @@ class Paste:
     source_index: Tensor
     box: Tensor
     offset: Tensor | None = None
+
+    kind: ClassVar[str] = "paste"
 
     def apply(self, images: Tensor) -> MixedBatch:
         """`[B, C, H, W]` -> every pixel from exactly one of two images; source weight = exact pixel share."""
@@ -162,21 +171,38 @@ class MixSampler:
         weight = self._beta(self.mixup_alpha, batch, generator)
         return Blend(self.partners(batch, generator), self._spread(weight, batch))
 
-    def paste(self, batch: int, image_size: tuple[int, int], generator: torch.Generator) -> Paste:
-        """Draw CutMix."""
+    def paste(
+        self,
+        batch: int,
+        image_size: tuple[int, int],
+        generator: torch.Generator,
+        *,
+        patch_size: tuple[int, int] = (1, 1),
+        boxes: Boxes = cutmix_boxes,
+    ) -> Paste:
+        """Draw CutMix, in whole patches of `patch_size` pixels, by the law of `boxes`."""
         share = self._beta(self.cutmix_alpha, batch, generator)
         centre = torch.rand(len(share), 2, generator=generator)
-        box = cutmix_boxes(share, centre, image_size=image_size)
+        grid = image_size[0] // patch_size[0], image_size[1] // patch_size[1]
+        box = scale_boxes(boxes(share, centre, image_size=grid), patch_size)
         return Paste(self.partners(batch, generator), self._spread(box, batch))
 
-    def draw(self, batch: int, image_size: tuple[int, int], generator: torch.Generator) -> Draw:
-        """Draw a whole step of Mixup and CutMix."""
+    def draw(
+        self,
+        batch: int,
+        image_size: tuple[int, int],
+        generator: torch.Generator,
+        *,
+        patch_size: tuple[int, int] = (1, 1),
+        boxes: Boxes = cutmix_boxes,
+    ) -> Draw:
+        """Draw a whole step of Mixup and CutMix; the last two as in `paste`."""
         kind = self.kind(generator)
         if kind == "keep":
             return Keep()
         if kind == "blend":
             return self.blend(batch, generator)
-        return self.paste(batch, image_size, generator)
+        return self.paste(batch, image_size, generator, patch_size=patch_size, boxes=boxes)
 
     def _count(self, batch: int) -> int:
         return {"batch": 1, "pair": (batch + 1) // 2, "elem": batch}[self.mode]

@@ -23,8 +23,38 @@ def cutmix_boxes(source_share: Tensor, centre: Tensor, *, image_size: tuple[int,
     """
     size = torch.tensor(image_size)
     side = (size * source_share.double().sqrt()[:, None]).long().clamp(max=size)
+    return _placed(side, centre, size)
+
+
+def token_boxes(source_share: Tensor, centre: Tensor, *, image_size: tuple[int, int]) -> Tensor:
+    """CutMix's boxes on a grid of tokens: sides rounded to whole tokens, at least 1, so that none is empty.
+
+    Rounding, where CutMix cuts off, keeps the mean area on a grid this coarse. Arguments and result as
+    `cutmix_boxes`, in tokens.
+    """
+    size = torch.tensor(image_size)
+    side = (size * source_share.double().sqrt()[:, None]).round().long().clamp(min=1)
+    return _placed(side, centre, size)
+
+
+def even_cutmix_boxes(source_share: Tensor, centre: Tensor, *, image_size: tuple[int, int]) -> Tensor:
+    """CutMix's boxes as its and TL-Align's authors draw them: half a side to both sides of a pixel.
+
+    Sides are even before clipping, and 0 (an empty box) for a wished side below 2. Arguments and result as
+    `cutmix_boxes`.
+    """
+    size = torch.tensor(image_size)
+    half = (size * source_share.double().sqrt()[:, None]).long() // 2
+    start = (centre.double() * size).long() - half
+    return _clipped(start, 2 * half, size)
+
+
+def _placed(side: Tensor, centre: Tensor, size: Tensor) -> Tensor:
     places = size + 1 - side % 2
-    start = (centre.double() * places).long() - side // 2
+    return _clipped((centre.double() * places).long() - side // 2, side, size)
+
+
+def _clipped(start: Tensor, side: Tensor, size: Tensor) -> Tensor:
     stop = (start + side).clamp(max=size)
     start = start.clamp(min=0)
     return torch.cat([start, stop - start], dim=1)
@@ -100,3 +130,13 @@ def max_windows(scores: Tensor, size: tuple[int, int]) -> Tensor:
 def min_windows(scores: Tensor, size: tuple[int, int]) -> Tensor:
     """Boxes `[B, 4]`, in tokens, of the windows with the smallest sum (SMMix eq. 7); the first on ties."""
     return max_windows(-scores, size)
+
+
+def random_windows(
+    grids: tuple[int, int, int] | torch.Size, size: tuple[int, int], generator: torch.Generator | None
+) -> Tensor:
+    """A window for each of the grids (B, gh, gw), anywhere inside, as boxes `[B, 4]` in tokens."""
+    batch, rows, columns = grids
+    places = torch.tensor([rows - size[0] + 1, columns - size[1] + 1])
+    corner = (torch.rand(batch, 2, generator=generator, dtype=torch.float64) * places).long()
+    return torch.cat([corner, torch.tensor(size).expand(batch, 2)], dim=1)
