@@ -18,25 +18,26 @@ def _repeatable() -> None:
 
 @pytest.fixture
 def make_vit() -> Callable[..., nn.Module]:
+    """See `tiny_vit`."""
+    return tiny_vit
+
+
+def tiny_vit(**options: object) -> nn.Module:
     """A tiny ViT, 4x6 tokens by default, with weights large enough for attention to differ between tokens."""
-
-    def make(**options: object) -> nn.Module:
-        torch.manual_seed(1)
-        settings = {
-            "img_size": (16, 24),
-            "patch_size": 4,
-            "num_classes": NUM_CLASSES,
-            "embed_dim": 24,
-            "depth": 3,
-            "num_heads": 2,
-            **options,
-        }
-        model = VisionTransformer(**settings)
-        for name, parameter in model.named_parameters():
-            if parameter.ndim > 1:
-                nn.init.normal_(parameter, std=1.0 if "head" not in name else 0.5)
-                if name.endswith("weight"):
-                    parameter.data /= parameter.shape[-1] ** 0.5
-        return model
-
-    return make
+    torch.manual_seed(1)
+    settings = {
+        "img_size": (16, 24),
+        "patch_size": 4,
+        "num_classes": NUM_CLASSES,
+        "embed_dim": 24,
+        "depth": 3,
+        "num_heads": 2,
+        **options,
+    }
+    model = VisionTransformer(**settings)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=1.0 if "head" not in name else 0.5)
+            if name.endswith("weight"):
+                parameter.data /= parameter.shape[-1] ** 0.5
+    return model

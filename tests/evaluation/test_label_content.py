@@ -98,7 +98,7 @@ def test_the_model_is_judged_in_evaluation_mode_and_given_back(make_vit, picture
 def test_a_method_is_made_to_paste_and_keeps_its_other_options():
     method = pasting_method("transmix", num_classes=3, attention_share=1.0, prob=0.2, mixup_prob=0.9)
     assert (method.sampler.prob, method.sampler.mixup_prob, method.sampler.mode) == (1.0, 0.0, "elem")
-    assert method.attention_share == 1.0
+    assert method.label.attention_share == 1.0
     assert type(pasting_method("mixup+cutmix", num_classes=3)) is attnmix.METHODS["cutmix"]
     assert pasting_method("mixup", num_classes=3) is None
     assert pasting_method("none", num_classes=3) is None

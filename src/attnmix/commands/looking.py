@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attnmix.attention import AttentionTap
 from attnmix.commands.method_specs import MethodSpec
 from attnmix.evaluation.label_content import pasting_method, visible_share
 from attnmix.methods import create_method
@@ -49,10 +48,11 @@ def gallery_rows(
         # a step each: what is drawn once per batch differs from row to row
         with torch.no_grad(), task.view.evaluating():
             mixed = task(images, labels)["mixed"]
-            with AttentionTap(model) as tap:
-                model(mixed.images)
-        attention = tap.class_attention() if task.view.has_class_row else tap.image_attention()
-        grid = task.view.grid_size(images.shape[-2:])
+            with task.view.open_tap() as tap:
+                task.view(mixed.images)
+        size = images.shape[-2:]
+        read = task.view.class_attention if task.view.has_class_row else task.view.image_attention
+        attention, grid = read(tap, -1, size), task.view.grid_size(size)
         weights: dict[str, float | None] = {"label": float(mixed.source_weight[i])}
         window = None
         if isinstance(mixed.draw, Paste) and mixed.source_mask is not None:
