@@ -2,7 +2,7 @@ import pytest
 
 import attnmix
 from attnmix import cli
-from attnmix.training import known_recipes
+from attnmix.training import known_overlays, known_recipes
 
 
 def listed(capsys, *words):
@@ -20,13 +20,15 @@ def test_methods_come_with_their_first_line(capsys):
 def test_methods_come_with_their_options_and_defaults(capsys):
     text = " ".join(" ".join(listed(capsys, "methods", "smmix")).split())
     assert "side_ratio=(0.25, 0.75), side_law='ratio'" in text
-    assert "cutmix_alpha" not in text
+    assert "side_ratio" not in " ".join(listed(capsys, "methods", "mixup"))
 
 
 def test_recipes_come_with_their_first_line(capsys):
     lines = listed(capsys, "recipes")
-    assert [line.split()[0] for line in lines] == list(known_recipes())
+    overlays = [f"+{name}" for name in known_overlays()]
+    assert [line.split()[0] for line in lines] == [*known_recipes(), *overlays]
     assert any("Digits in scenes: a small ViT" in line for line in lines)
+    assert any("SMMix as its paper trains it" in line for line in lines)
 
 
 def test_data(capsys):
@@ -53,6 +55,6 @@ def test_wrong_words(capsys):
     assert "no models match 'resnet*'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["folder", "quickstart"])
+@pytest.mark.parametrize("name", ["folder", "quickstart", "+smmix"])
 def test_a_filter_keeps_what_matches(capsys, name):
     assert [line.split()[0] for line in listed(capsys, "recipes", name)] == [name]

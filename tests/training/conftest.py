@@ -3,7 +3,7 @@ import dataclasses
 
 import pytest
 
-from attnmix.training.recipe import load_recipe
+from attnmix.training.reading import load_recipe
 
 TINY = {
     "model_options": {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2},
@@ -28,10 +28,10 @@ def tiny():
 
 
 def _replace(recipe, overrides):
+    values = {}
     for name, value in overrides.items():
+        old = getattr(recipe, name)
         if isinstance(value, dict):
-            old = getattr(recipe, name)
-            is_group = dataclasses.is_dataclass(old)
-            value = dataclasses.replace(old, **value) if is_group else {**old, **value}
-        recipe = dataclasses.replace(recipe, **{name: value})
-    return recipe
+            value = dataclasses.replace(old, **value) if dataclasses.is_dataclass(old) else {**old, **value}
+        values[name] = value
+    return dataclasses.replace(recipe, **values)

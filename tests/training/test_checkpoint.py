@@ -46,12 +46,16 @@ def untimed(state):
     return {**state, "history": history}
 
 
-@pytest.mark.parametrize("method", ["none", "smmix"])
-def test_resuming_is_exact(tiny, tmp_path, monkeypatch, method):
+@pytest.mark.parametrize(
+    ("method", "repeats", "cooldown"), [("none", 1, 0), ("smmix", 1, 0), ("cutmix", 3, 1), ("cutmix", 2, 3)]
+)
+def test_resuming_is_exact(tiny, tmp_path, monkeypatch, method, repeats, cooldown):
     """Four epochs in one go, and two and two: weights, average, optimizer, draws, metrics, to the bit."""
     recipe = tiny(
         method=method,
         epochs=4,
+        aug_repeats=repeats,
+        schedule={"cooldown_epochs": cooldown},
         ema=0.9,
         accumulation_steps=2,
         augment={"no_aug": False, "hflip": 0.5, "re_prob": 0.5},
@@ -121,6 +125,16 @@ def test_a_changed_recipe_is_refused(tiny, tmp_path):
     with pytest.raises(ValueError, match=r"optimizer.weight_decay was 0.05 and is now 0.1"):
         train(tiny(optimizer={"weight_decay": 0.1}), tmp_path, resume=True)
     train(tiny(threads=None, eval_every=2, loader={"pin": False}), tmp_path, resume=True, progress=False)
+
+
+def test_a_key_newer_than_the_checkpoint_had_its_default(tiny, tmp_path):
+    train(tiny(), tmp_path, progress=False)
+    saved = load_checkpoint(tmp_path / "checkpoint.pt")
+    assert saved["recipe"].pop("aug_repeats") == 1
+    save_checkpoint(tmp_path / "checkpoint.pt", saved)
+    train(tiny(), tmp_path, resume=True, progress=False)
+    with pytest.raises(ValueError, match=r"aug_repeats was 1 and is now 2"):
+        train(tiny(aug_repeats=2, augment={"no_aug": False}), tmp_path, resume=True)
 
 
 def test_fewer_epochs_than_done_are_refused(tiny, tmp_path):

@@ -56,10 +56,10 @@ print(f"weights {digest.hexdigest()}")
 
 
 @pytest.mark.slow
-def test_both_processes_end_with_the_same_weights(tiny, tmp_path):
-    save_recipe(
-        tiny(method="smmix", method_options={"mixup_prob": 0.5, "token_head": True}), tmp_path / "recipe.yaml"
-    )
+@pytest.mark.parametrize("more", [{}, {"aug_repeats": 3, "augment": {"no_aug": False, "re_prob": 0.5}}])
+def test_both_processes_end_with_the_same_weights(tiny, tmp_path, more):
+    options = {"mixup_prob": 0.5, "token_head": True}
+    save_recipe(tiny(method="smmix", method_options=options, **more), tmp_path / "recipe.yaml")
     (tmp_path / "worker.py").write_text(WORKER)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(tmp_path / "worker.py"), str(tmp_path / "recipe.yaml"), str(tmp_path / "run")]

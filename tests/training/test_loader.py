@@ -119,6 +119,25 @@ def test_streams_are_for_one_process_yet(tiny, tmp_path):
         create_loaders(Stream(), Random(), tiny(), accelerator)
 
 
+def test_streams_give_an_image_once(loaders):
+    with pytest.raises(
+        ValueError, match="aug_repeats is 2, but digits-in-scenes is a stream, which gives each .*to 1"
+    ):
+        loaders(Stream(), aug_repeats=2, augment=AUGMENT)
+
+
+def test_repeats_are_views_of_fewer_images(loaders):
+    loader, _ = loaders(Random(), aug_repeats=3, augment=AUGMENT)
+    assert len(loader) == 3  # as without
+    first, second = items(loader, 0), items(loader, 1)
+    images, counts = first[:, 0].unique(return_counts=True)
+    assert sorted(counts.tolist()) == [1, 3, 3, 3]
+    assert len(first[:, 1].unique()) == 10  # ten views, all different
+    assert sorted(second[:, 0].tolist()) != sorted(first[:, 0].tolist())
+    again, _ = loaders(Random(), aug_repeats=3, augment=AUGMENT, loader={"workers": 2})
+    assert torch.equal(items(again, 1), second)  # straight into the second epoch, by workers
+
+
 @pytest.mark.parametrize("given", [0, 2, 3, 7])
 def test_an_epoch_has_so_many_batches_or_fewer(given):
     seen = list(epoch_batches(range(10, 10 + given), 3))

@@ -101,6 +101,15 @@ def test_initial_weights_and_data_order_do_not_depend_on_the_method(tiny, tmp_pa
     assert not torch.equal(batches[0], batches[5])  # the second epoch has another order
 
 
+def test_statistics_of_a_method_are_in_the_metrics(tiny, tmp_path):
+    options = {"horizontal": 0, "vertical": None, "tau": math.inf, "rho": 0.0, "mixup_prob": 0.0}
+    entry = train(tiny(method="tokenmixup", method_options=options), tmp_path).history[-1]
+    assert entry["stat_mixed_samples"] > 0
+    assert 0 < entry["stat_mixed_tokens"] < 4
+    assert entry["stat_difficulty"] > 0
+    assert entry["loss_score"] > 0
+
+
 def test_extra_losses_of_a_method_are_in_the_metrics(tiny, tmp_path):
     result = train(tiny(method="smmix", method_options={"mixup_prob": 0.0}), tmp_path, progress=False)
     parts = [value for name, value in result.history[0].items() if name.startswith("loss_")]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from attnmix import MixTask, create_method
-from attnmix.training.recipe import load_recipe
+from attnmix.training.reading import load_recipe
 from attnmix.training.setup import (
     create_accelerator,
     create_model,
@@ -164,6 +164,15 @@ def test_schedule(tiny):
     constant = rates(tiny(epochs=6, lr=0.9, schedule={**options, "sched": "constant"}))
     assert constant[:8] == pytest.approx(cosine[:8])
     assert constant[8:] == [0.9] * 16
+
+
+def test_cool_down(tiny):
+    """The cosine of four epochs, then two at its lowest: `epochs` counts both."""
+    options = {"warmup_epochs": 1, "min_lr": 0.01}
+    cooled = rates(tiny(epochs=6, lr=0.9, schedule={**options, "cooldown_epochs": 2}))
+    assert cooled[:16] == pytest.approx(rates(tiny(epochs=4, lr=0.9, schedule=options)))
+    assert cooled[15] > 0.01
+    assert cooled[16:] == [0.01] * 8
 
 
 def test_device_and_precision(tiny, tmp_path):

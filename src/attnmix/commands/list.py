@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 from jsonargparse import ArgumentParser, Namespace
 
-from attnmix.training.recipe import known_recipes
+from attnmix.training.reading import known_overlays, known_recipes
 
 EXAMPLES = """
 examples:
   attnmix list                       # methods, recipes and data
+  attnmix list recipes '+*'          # overlays, as in: attnmix train deit-small+transmix
   attnmix list models                # timm's vision transformers
   attnmix list models 'deit*'        # those that match
 """
@@ -58,7 +59,8 @@ def _methods() -> Iterator[tuple[str, str]]:
 
 
 def _recipes() -> Iterator[tuple[str, str]]:
-    for name, path in known_recipes().items():
+    overlays = {f"+{name}": path for name, path in known_overlays().items()}  # as they are typed
+    for name, path in {**known_recipes(), **overlays}.items():
         yield name, path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
 
 

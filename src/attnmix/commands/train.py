@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from attnmix.training.recipe import add_recipe_arguments, recipe_from_arguments
+from attnmix.training.arguments import add_recipe_arguments, recipe_from_arguments
 
 EXAMPLES = """
 examples:

@@ -5,12 +5,21 @@ The loop is imported when it is first asked for: reading a recipe or printing he
 
 from typing import TYPE_CHECKING, Any
 
-from attnmix.training.recipe import Recipe, known_recipes, load_recipe, save_recipe
+from attnmix.training.reading import known_overlays, known_recipes, load_recipe, save_recipe
+from attnmix.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from attnmix.training.loop import TrainingResult, train
 
-__all__ = ["Recipe", "TrainingResult", "known_recipes", "load_recipe", "save_recipe", "train"]
+__all__ = [
+    "Recipe",
+    "TrainingResult",
+    "known_overlays",
+    "known_recipes",
+    "load_recipe",
+    "save_recipe",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

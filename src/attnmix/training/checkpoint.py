@@ -17,7 +17,8 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from attnmix.training.recipe import Recipe, recipe_defaults
+from attnmix.training.reading import recipe_defaults
+from attnmix.training.recipe import Recipe
 
 __all__ = [
     "Position",
@@ -154,11 +155,12 @@ def check_can_go_on(saved: dict[str, Any], now: Recipe, *, num_processes: int, p
         ValueError: a key differs that decides results (names it and both values), the run is already longer,
             or its number of processes was another.
     """
-    before = saved["recipe"]
+    # A key that is newer than the checkpoint: the run had what is its default now.
+    before = {**recipe_defaults(Recipe()), **saved["recipe"]}
     for name, value in recipe_defaults(now).items():
-        if name not in FREE_ON_RESUME and before.get(name) != value:
+        if name not in FREE_ON_RESUME and before[name] != value:
             raise ValueError(
-                f"cannot resume {path} with another recipe: {name} was {before.get(name)!r} and is now "
+                f"cannot resume {path} with another recipe: {name} was {before[name]!r} and is now "
                 f"{value!r}; set it back, or choose another --out"
             )
     if saved["epoch"] > now.epochs:

@@ -10,15 +10,17 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from attnmix.training.recipe import Recipe
+from attnmix.training.repeats import RepeatedOrder
 
-__all__ = ["ReproducibleItems", "create_loaders", "epoch_batches", "set_epoch"]
+__all__ = ["ReproducibleItems", "create_loaders", "epoch_batches", "order_seed", "set_epoch"]
 
 
 class ReproducibleItems(Dataset):
     """A data set whose random transforms depend on (seed, epoch, index) alone.
 
     timm's and torchvision's transforms draw from the global generators, which the model draws from too:
-    without this, one more draw in the model would change every image after it.
+    without this, one more draw in the model would change every image after it. An index beyond the data set
+    wraps round: another view of the same image.
     """
 
     def __init__(self, dataset: Any, *, seed: int) -> None:
@@ -40,7 +42,7 @@ class ReproducibleItems(Dataset):
         random.seed(int(words[1]))
         np.random.seed(words[2])
         try:
-            return self.dataset[index]
+            return self.dataset[index % len(self.dataset)]
         finally:
             torch.set_rng_state(outside[0])
             random.setstate(outside[1])
@@ -55,7 +57,7 @@ def create_loaders(
     Call `set_epoch(train_loader, epoch)` before each epoch. Workers are kept from epoch to epoch.
 
     Raises:
-        ValueError: streaming data in several processes.
+        ValueError: streaming data in several processes, or with repeats.
     """
     options: dict[str, Any] = {
         "batch_size": recipe.batch_size,
@@ -71,6 +73,11 @@ def create_loaders(
                     f"{recipe.data} is a stream, which {accelerator.num_processes} processes cannot share yet: "
                     "train in one process, or use data that lies in files"
                 )
+            if is_training and recipe.aug_repeats > 1:
+                raise ValueError(
+                    f"aug_repeats is {recipe.aug_repeats}, but {recipe.data} is a stream, which gives each image "
+                    "once: set it to 1, or use data that lies in files"
+                )
             if hasattr(data, "set_loader_cfg"):
                 data.set_loader_cfg(num_workers=recipe.loader.workers)
             loaders.append(DataLoader(data, **options))
@@ -79,9 +86,25 @@ def create_loaders(
             data = ReproducibleItems(data, seed=recipe.seed)
         # The worker seeds come from this generator, not from the global one that the model uses.
         generator = torch.Generator().manual_seed(recipe.seed)
-        loader = DataLoader(data, shuffle=is_training, generator=generator, **options)
+        order: dict[str, Any] = {"shuffle": is_training}
+        if is_training and recipe.aug_repeats > 1:
+            order = {
+                "sampler": RepeatedOrder(
+                    data,
+                    repeats=recipe.aug_repeats,
+                    batch_size=recipe.batch_size,
+                    num_processes=accelerator.num_processes,
+                    seed=order_seed(recipe),
+                )
+            }
+        loader = DataLoader(data, generator=generator, **order, **options)
         loaders.append(accelerator.prepare_data_loader(loader))
     return loaders[0], loaders[1]
+
+
+def order_seed(recipe: Recipe) -> int:
+    """Return the seed to which the epoch is added for that epoch's order: seeds far apart share no order."""
+    return 100_003 * recipe.seed
 
 
 def set_epoch(loader: DataLoader, epoch: int) -> None:

@@ -28,7 +28,8 @@ from attnmix.training.checkpoint import Position, check_can_go_on, load_checkpoi
 from attnmix.training.export import export_model
 from attnmix.training.loader import create_loaders, epoch_batches, set_epoch
 from attnmix.training.progress import epoch_line, progress_bar
-from attnmix.training.recipe import Recipe, save_recipe
+from attnmix.training.reading import save_recipe
+from attnmix.training.recipe import Recipe
 from attnmix.training.setup import (
     create_accelerator,
     create_data,
@@ -155,7 +156,7 @@ def train(
             task.get_trainable_module().train()
             optimizer.zero_grad()
             accuracy.reset()
-            sums: dict[str, Tensor | int] = {}  # of losses over images; on the device, so as not to wait for it
+            sums: dict[str, Tensor | int] = {}  # over images; on the device, so as not to wait for it
             images_seen, unchecked = 0, []
             for index, (images, labels), is_last in epoch_batches(train_loader, batches):
                 images = images.to(accelerator.device, non_blocking=True)
@@ -183,6 +184,7 @@ def train(
 
                 loss = result["loss"].detach()
                 parts = {f"loss_{name}": part for name, part in result["losses"].items()}
+                parts |= {f"stat_{name}": value for name, value in result["stats"].items()}
                 for name, value in {"train_loss": loss, **parts}.items():
                     sums[name] = sums.get(name, 0) + value.detach().float() * len(images)
                 accuracy.update(result["output"].argmax(dim=1), result["target"].argmax(dim=1))

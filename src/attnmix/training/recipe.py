@@ -1,45 +1,14 @@
 """The recipe: everything that decides what a training run does, as one typed dataclass.
 
-A recipe is a YAML file. jsonargparse reads it into `Recipe` and makes the command line from the
-same fields, so a key has one name, one type and one help text everywhere.
+A recipe is a YAML file. jsonargparse reads it into `Recipe` (`reading.py`) and makes the command line from the
+same fields (`arguments.py`), so a key has one name, one type and one help text everywhere: the string below it.
 """
 
-import dataclasses
-import difflib
 import math
-import os
-from argparse import ArgumentError
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
-import jsonargparse
-import yaml
-
-__all__ = [
-    "Augment",
-    "Loader",
-    "Optimizer",
-    "Recipe",
-    "Schedule",
-    "add_recipe_arguments",
-    "known_recipes",
-    "load_recipe",
-    "nearest",
-    "recipe_defaults",
-    "recipe_from_arguments",
-    "recipe_path",
-    "save_recipe",
-]
-
-RECIPES = Path(__file__).resolve().parent.parent / "recipes"
-
-# Help texts are the strings below each field.
-jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-
-
-# ------------------------------------------------------------------ the fields
+__all__ = ["Augment", "Loader", "Optimizer", "Recipe", "Schedule"]
 
 
 @dataclass
@@ -84,12 +53,21 @@ class Schedule:
     warmup_lr: float = 1e-6
     """Learning rate of the very first update."""
     min_lr: float = 1e-5
-    """Learning rate at the end of the cosine."""
+    """Learning rate at the end of the cosine, and in the cool-down."""
+    cooldown_epochs: int = 0
+    """The run's last epochs, spent at min_lr: the cosine ends so many epochs before `epochs`, which counts
+    them. "1500 epochs and 10 of cool-down" is epochs 1510 with 10 here."""
 
     def __post_init__(self) -> None:
         _require(self.warmup_epochs >= 0, "schedule.warmup_epochs", self.warmup_epochs, "0 or more")
         _require(self.warmup_lr >= 0, "schedule.warmup_lr", self.warmup_lr, "0 or more")
         _require(self.min_lr >= 0, "schedule.min_lr", self.min_lr, "0 or more")
+        cooldown = self.cooldown_epochs
+        _require(cooldown >= 0, "schedule.cooldown_epochs", cooldown, "0 or more")
+        right = cooldown == 0 or self.sched == "cosine"
+        _require(
+            right, "schedule.cooldown_epochs", cooldown, f"0 with the schedule {self.sched}, which ends nowhere"
+        )
 
 
 @dataclass
@@ -173,9 +151,13 @@ class Recipe:
     method: str = "cutmix"
     """Mixing method; see `attnmix list methods`."""
     method_options: dict[str, Any] = field(default_factory=dict)
-    """Options of the method: smoothing, mixup_prob, prob, ..."""
+    """Options of the method: smoothing, mixup_prob, prob, ... Where an overlay or the command line names
+    another method, the recipe's options go with the recipe's method; likewise data_options with data."""
     epochs: int = 300
-    """Passes over the training images."""
+    """Passes over the training images, the cool-down's included."""
+    aug_repeats: int = 1
+    """Repeated augmentation: views of an image in one epoch, each augmented on its own (DeiT: 3). An epoch
+    keeps its length: with 3 it shows a third of the images three times, to different processes in turn."""
     batch_size: int = 128
     """Images per step and process."""
     lr: float = 5e-4
@@ -213,8 +195,14 @@ class Recipe:
     """How images reach the model."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulation_steps", "eval_every", "checkpoint_every"):
+        counts = ("epochs", "aug_repeats", "batch_size", "accumulation_steps", "eval_every", "checkpoint_every")
+        for name in counts:
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        cooldown = self.schedule.cooldown_epochs
+        below = f"below epochs, which is {self.epochs} and counts them"
+        _require(cooldown < self.epochs, "schedule.cooldown_epochs", cooldown, below)
+        right_repeats = self.aug_repeats == 1 or not self.augment.no_aug
+        _require(right_repeats, "aug_repeats", self.aug_repeats, "1 with augment.no_aug: the views would be equal")
         _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "above 0")
         _require(self.seed >= 0, "seed", self.seed, "0 or more")
         kind, _, index = self.device.partition(":")
@@ -234,149 +222,3 @@ _DEVICES = ("auto", "cpu", "cuda", "mps")
 def _require(right: bool, name: str, value: object, what: str) -> None:
     if not right:  # NaN compares false, hence lands here too
         raise ValueError(f"{name} is {value!r}, but must be {what}")
-
-
-# ------------------------------------------------------------------ reading and writing
-
-
-def known_recipes() -> dict[str, Path]:
-    """Return the packaged recipes: name -> file."""
-    return {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
-
-
-def recipe_path(recipe: str | os.PathLike[str]) -> Path:
-    """Return the file of a packaged recipe's name, or of a path.
-
-    Raises:
-        ValueError: if it is neither; the message names the nearest recipe.
-    """
-    known = known_recipes()
-    if str(recipe) in known:
-        return known[str(recipe)]
-    path = Path(recipe)
-    if path.is_file():
-        return path
-    hint = nearest(str(recipe), known)
-    raise ValueError(f"unknown recipe {str(recipe)!r}{hint}; known: {', '.join(known)}, or a path to a YAML file")
-
-
-def load_recipe(recipe: str | os.PathLike[str], **overrides: Any) -> Recipe:
-    """Read a recipe: a packaged name or a path, with `overrides` (dictionaries are merged) on top.
-
-    Raises:
-        ValueError: for an unknown recipe or key, naming the nearest, and for a wrong type or value.
-    """
-    path = recipe_path(recipe)
-    try:
-        text = path.read_text(encoding="utf-8")
-        values = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold keys with values, as 'epochs: 30', not a {type(values).__name__}")
-    _check_keys(values, Recipe, where=f" in {path}")
-    _check_keys(overrides, Recipe, where="")
-    return _recipe(_checked(overrides, text, where=f" in {path}"))
-
-
-def save_recipe(recipe: Recipe, path: str | os.PathLike[str]) -> None:
-    """Write the recipe with every key, as `load_recipe` reads it."""
-    values = _plain(dataclasses.asdict(recipe))
-    Path(path).write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the hint for an unknown name: `; did you mean 'X'?`, or nothing when none is near."""
-    names = {k.replace("-", "_"): k for k in known}
-    match = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.5)
-    return f"; did you mean {names[match[0]]!r}?" if match else ""
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, so that plain YAML holds them."""
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value) if both else value
-    return merged
-
-
-def _groups(kind: type) -> dict[str, type]:
-    """Fields of a dataclass that are dataclasses themselves: name -> type."""
-    hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in dataclasses.fields(kind) if dataclasses.is_dataclass(hints[f.name])}
-
-
-def _check_keys(values: Mapping[Any, Any], kind: type, *, where: str, prefix: str = "") -> None:
-    names = [f.name for f in dataclasses.fields(kind)]
-    groups = _groups(kind)
-    for key, value in values.items():
-        if key not in names:
-            # Look in all groups too: `weight_decay` at the top is meant as `optimizer.weight_decay`.
-            near = [prefix + n for n in names]
-            near += [f"{g}.{f.name}" for g, k in groups.items() for f in dataclasses.fields(k)]
-            same = [n for n in near if n.rpartition(".")[2] == key]
-            hint = f"; did you mean {same[0]!r}?" if same else nearest(f"{prefix}{key}", near)
-            raise ValueError(f"unknown recipe key '{prefix}{key}'{where}{hint}")
-        if key in groups:
-            if not isinstance(value, Mapping):
-                raise ValueError(f"'{prefix}{key}'{where} must hold keys with values, not {value!r}")
-            _check_keys(value, groups[key], where=where, prefix=f"{prefix}{key}.")
-
-
-def _checked(overrides: Mapping[str, Any], below: str | Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """Check types by jsonargparse; `below` is YAML text or values already checked."""
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(Recipe)
-    try:
-        # jsonargparse reads the text itself: its YAML takes 2e-3 for a number, PyYAML's does not.
-        parsed = parser.parse_string(below) if isinstance(below, str) else parser.parse_object(_plain(below))
-        values = _merge(parsed.as_dict(), _plain(overrides))
-        return parser.parse_object(_plain(values)).as_dict() if overrides else values
-    except (ArgumentError, TypeError) as error:
-        raise ValueError(f"{' '.join(str(error).split())}{where}") from error
-
-
-def _recipe(values: Mapping[str, Any]) -> Recipe:
-    kinds = _groups(Recipe)
-    return Recipe(**{k: kinds[k](**v) if k in kinds else v for k, v in values.items()})
-
-
-# ------------------------------------------------------------------ the command line
-
-
-def add_recipe_arguments(parser: jsonargparse.ArgumentParser, *, skip: Iterable[str] = ()) -> None:
-    """Add the argument RECIPE and an option for every key of a recipe but those in `skip`.
-
-    `attnmix.cli` lays the recipe's values under what was typed; `recipe_from_arguments` gives them back.
-    """
-    parser.add_argument("recipe", help="a recipe's name (`attnmix list recipes`) or a YAML file")
-    parser.add_class_arguments(Recipe, skip=set(skip))
-
-
-def recipe_from_arguments(arguments: jsonargparse.Namespace, **overrides: Any) -> Recipe:
-    """Return the recipe that was typed; keys skipped on the command line come from the recipe's file.
-
-    Raises:
-        ValueError: for values out of range.
-    """
-    base = load_recipe(arguments.recipe)
-    values = {f.name: getattr(base, f.name) for f in dataclasses.fields(Recipe)}
-    values.update({name: arguments[name] for name in values if name in arguments})
-    for name in _groups(Recipe):
-        values[name] = dict(vars(values[name]))
-    return _recipe({**values, **overrides})
-
-
-def recipe_defaults(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe's values under their names on the command line, for `parser.set_defaults`."""
-    defaults = _plain(dataclasses.asdict(recipe))
-    for group in _groups(Recipe):
-        defaults.update({f"{group}.{name}": value for name, value in defaults.pop(group).items()})
-    return defaults

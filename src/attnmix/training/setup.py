@@ -20,7 +20,9 @@ from timm.scheduler.scheduler import Scheduler
 from torch import nn
 
 from attnmix.data import LabelledImages, create_datasets
-from attnmix.training.recipe import Recipe, nearest
+from attnmix.training.loader import order_seed
+from attnmix.training.reading import nearest
+from attnmix.training.recipe import Recipe
 
 __all__ = [
     "create_accelerator",
@@ -114,9 +116,8 @@ def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
             mixed_precision=recipe.precision,
             log_with="tensorboard",
             project_dir=str(out),
-            # The order of an epoch is made from data_seed + epoch: seeds far apart share no order.
             dataloader_config=DataLoaderConfiguration(
-                use_seedable_sampler=True, data_seed=100_003 * recipe.seed, non_blocking=True
+                use_seedable_sampler=True, data_seed=order_seed(recipe), non_blocking=True
             ),
             kwargs_handlers=[DistributedDataParallelKwargs()],
         )
@@ -154,11 +155,14 @@ def create_optimizer(module: nn.Module, recipe: Recipe) -> torch.optim.Optimizer
 
 
 def create_scheduler(optimizer: Any, recipe: Recipe, *, updates_per_epoch: int) -> Scheduler:
-    """Return timm's schedule, to be stepped with `step_update(updates)` after each update."""
+    """Return timm's schedule, to be stepped with `step_update(updates)` after each update.
+
+    The recipe's epochs count the cool-down, timm's do not.
+    """
     scheduler, _ = create_scheduler_v2(
         optimizer,
         **dataclasses.asdict(recipe.schedule),
-        num_epochs=recipe.epochs,
+        num_epochs=recipe.epochs - recipe.schedule.cooldown_epochs,
         step_on_epochs=False,
         updates_per_epoch=updates_per_epoch,
     )

@@ -1,0 +1,235 @@
+"""Recipes as files: found by name, laid over each other, checked, read and written.
+
+`deit-small+transmix` is the recipe `deit-small` under the overlay `transmix`: a file of the few keys in which a
+method's paper departs from the model's recipe. What is typed or given as `overrides` lies on top of both.
+"""
+
+import dataclasses
+import difflib
+import functools
+import os
+from argparse import ArgumentError
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import jsonargparse
+import yaml
+
+from attnmix.training.recipe import Recipe
+
+__all__ = [
+    "OWNERS",
+    "known_overlays",
+    "known_recipes",
+    "load_recipe",
+    "nearest",
+    "recipe_defaults",
+    "recipe_files",
+    "recipe_from_values",
+    "recipe_groups",
+    "save_recipe",
+]
+
+RECIPES = Path(__file__).resolve().parent.parent / "recipes"
+OVERLAYS = RECIPES / "overlays"
+
+# What has options of its own, which nothing else of its kind may know.
+OWNERS = ("method", "data")
+
+# Help texts are the strings below each field.
+jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+
+# ------------------------------------------------------------------ names
+
+
+def known_recipes() -> dict[str, Path]:
+    """Return the packaged recipes: name -> file."""
+    return _by_name(RECIPES)
+
+
+def known_overlays() -> dict[str, Path]:
+    """Return the packaged overlays: name -> file."""
+    return _by_name(OVERLAYS)
+
+
+def _by_name(folder: Path) -> dict[str, Path]:
+    files = {path.stem: path for path in folder.glob("*.yaml")}
+    return {name: files[name] for name in sorted(files)}
+
+
+def recipe_files(recipe: str | os.PathLike[str]) -> list[Path]:
+    """Return the files that `recipe` names, the lowest first: RECIPE or RECIPE+OVERLAY+...
+
+    RECIPE is a packaged recipe's name or a path, in which a + is allowed too; an OVERLAY is a name.
+
+    Raises:
+        ValueError: unknown recipe or overlay, naming the nearest; an overlay without a recipe under it.
+    """
+    words = str(recipe).split("+")
+    recipes, overlays = known_recipes(), known_overlays()
+    for count in range(len(words), 0, -1):  # the longest first: a path may hold a +
+        base = "+".join(words[:count])
+        path = recipes.get(base, Path(base))
+        if base and path.is_file():
+            return [path, *(_overlay(word, overlays) for word in words[count:])]
+    if words[0] in overlays or not words[0]:
+        name = words[0] or next((word for word in words if word), "transmix")
+        raise ValueError(
+            f"{str(recipe)!r} names no recipe: an overlay changes a few keys of one, as in deit-small+{name}"
+        )
+    raise ValueError(
+        f"unknown recipe {words[0]!r}{nearest(words[0], recipes)}; known: {', '.join(recipes)}, or a path to a "
+        f"YAML file; an overlay goes behind a +, as in deit-small+transmix"
+    )
+
+
+def _overlay(name: str, known: Mapping[str, Path]) -> Path:
+    if name not in known:
+        hint = f"; {name!r} is a recipe, and one is enough" if name in known_recipes() else nearest(name, known)
+        raise ValueError(f"unknown overlay {name!r}{hint}; known: {', '.join(known)}")
+    return known[name]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the hint for an unknown name: `; did you mean 'X'?`, or nothing when none is near."""
+    names = {k.replace("-", "_"): k for k in known}
+    match = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.5)
+    return f"; did you mean {names[match[0]]!r}?" if match else ""
+
+
+# ------------------------------------------------------------------ reading and writing
+
+
+def load_recipe(recipe: str | os.PathLike[str], **overrides: Any) -> Recipe:
+    """Read a recipe: a packaged name or a path, overlays behind it (`+`), and `overrides` on top.
+
+    Dictionaries are merged key by key. `method_options` and `data_options` stay with the method and the data they
+    were written for: a layer that names another starts from none.
+
+    Raises:
+        ValueError: for an unknown recipe, overlay or key, naming the nearest, and for a wrong type or value.
+    """
+    base, *overlays = recipe_files(recipe)
+    values, _ = _read(base)
+    for path in overlays:
+        typed, keys = _read(path)
+        values = _lay(values, _only(typed, keys))
+    if overrides:
+        _check_keys(overrides, Recipe, where="")
+        values = _checked(_lay(values, _plain(overrides)), where=f" in {base}")
+    return recipe_from_values(values)
+
+
+def save_recipe(recipe: Recipe, path: str | os.PathLike[str]) -> None:
+    """Write the recipe with every key, as `load_recipe` reads it."""
+    values = _plain(dataclasses.asdict(recipe))
+    Path(path).write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
+    """Make the recipe of values whose groups are dictionaries.
+
+    Raises:
+        ValueError: for a value out of range.
+    """
+    kinds = recipe_groups()
+    return Recipe(**{k: kinds[k](**v) if k in kinds else v for k, v in values.items()})
+
+
+def recipe_defaults(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe's values under their names on the command line, for `parser.set_defaults`."""
+    defaults = _plain(dataclasses.asdict(recipe))
+    for group in recipe_groups():
+        defaults.update({f"{group}.{name}": value for name, value in defaults.pop(group).items()})
+    return defaults
+
+
+def recipe_groups(kind: type = Recipe) -> dict[str, type]:
+    """Return the fields of a dataclass that are dataclasses themselves: name -> type."""
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind) if dataclasses.is_dataclass(hints[f.name])}
+
+
+# ------------------------------------------------------------------ what lies between
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Every value of a recipe by this file, types checked; and the file as it stands, for its keys."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        written = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(written, dict):
+        raise ValueError(f"{path} must hold keys with values, as 'epochs: 30', not a {type(written).__name__}")
+    _check_keys(written, Recipe, where=f" in {path}")
+    return _checked(text, where=f" in {path}"), written
+
+
+def _checked(values: str | Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """All values, typed by jsonargparse, of YAML text or of what was typed so before."""
+    parser = _parser()
+    try:
+        # jsonargparse reads the text itself: its YAML takes 2e-3 for a number, PyYAML's does not.
+        parsed = parser.parse_string(values) if isinstance(values, str) else parser.parse_object(_plain(values))
+    except (ArgumentError, TypeError) as error:
+        raise ValueError(f"{' '.join(str(error).split())}{where}") from error
+    return parsed.as_dict()
+
+
+@functools.cache
+def _parser() -> jsonargparse.ArgumentParser:
+    """Making it takes longer than anything it does."""
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Recipe)
+    return parser
+
+
+def _only(values: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the values whose keys are written, in groups too."""
+    groups = recipe_groups()
+    return {k: {n: values[k][n] for n in keys[k]} if k in groups else values[k] for k in keys}
+
+
+def _lay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`; the options of a method or a data set that `above` replaces go with it."""
+    replaced = [owner for owner in OWNERS if owner in above and _dashed(above[owner]) != _dashed(below[owner])]
+    return _merge({**below, **{f"{owner}_options": {} for owner in replaced}}, above)
+
+
+def _dashed(name: Any) -> str:
+    return str(name).replace("_", "-")
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, so that plain YAML holds them."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _check_keys(values: Mapping[Any, Any], kind: type, *, where: str, prefix: str = "") -> None:
+    names = [f.name for f in dataclasses.fields(kind)]
+    groups = recipe_groups(kind)
+    for key, value in values.items():
+        if key not in names:
+            # Look in all groups too: `weight_decay` at the top is meant as `optimizer.weight_decay`.
+            near = [prefix + n for n in names]
+            near += [f"{g}.{f.name}" for g, k in groups.items() for f in dataclasses.fields(k)]
+            same = [n for n in near if n.rpartition(".")[2] == key]
+            hint = f"; did you mean {same[0]!r}?" if same else nearest(f"{prefix}{key}", near)
+            raise ValueError(f"unknown recipe key '{prefix}{key}'{where}{hint}")
+        if key in groups:
+            if not isinstance(value, Mapping):
+                raise ValueError(f"'{prefix}{key}'{where} must hold keys with values, not {value!r}")
+            _check_keys(value, groups[key], where=where, prefix=f"{prefix}{key}.")
