@@ -3,13 +3,27 @@ import copy
 import pytest
 import timm
 import torch
+from transformers import ViTConfig, ViTForImageClassification
 
 import attnmix
 from tests.conftest import NUM_CLASSES
 
+HUGGING_FACE = {
+    "image_size": 32,
+    "patch_size": 8,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+}
+
+
+def make_method(name, **options):
+    return attnmix.create_method(name, num_classes=NUM_CLASSES, **options)
+
 
 def make_task(model, name="cutmix", **options):
-    return attnmix.MixTask(model, attnmix.create_method(name, num_classes=NUM_CLASSES, **options))
+    return attnmix.MixTask(model, make_method(name, **options))
 
 
 def make_batch(batch=4):
@@ -144,3 +158,43 @@ def test_class_counts_must_agree(make_vit):
         ValueError, match=r"model has 5 classes, the method 7; create the model with num_classes=7"
     ):
         attnmix.MixTask(make_vit(), method)
+
+
+def test_a_transformers_classifier_trains_by_its_own_conventions():
+    model = ViTForImageClassification(ViTConfig(**HUGGING_FACE, num_labels=3))
+    plain = attnmix.create_method("none", num_classes=3, smoothing=0.0)
+    batch = {"pixel_values": torch.randn(4, 3, 32, 32), "labels": torch.tensor([0, 1, 2, 0])}
+    model.eval()  # dropout draws
+    out = attnmix.MixTask(model, plain)(**batch)
+    wanted = model(**batch)
+    assert torch.allclose(out["loss"], wanted.loss)
+    assert torch.allclose(out["output"], wanted.logits)
+
+
+@pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
+def test_a_transformers_model_for_other_problems_is_refused(kind):
+    model = ViTForImageClassification(ViTConfig(**HUGGING_FACE, num_labels=3, problem_type=kind))
+    with pytest.raises(ValueError, match=f'problem_type is "{kind}".*single_label_classification'):
+        attnmix.MixTask(model, attnmix.create_method("cutmix", num_classes=3))
+
+
+def test_layer_decay_of_a_model_without_layers_is_named():
+    model = ViTForImageClassification(ViTConfig(**HUGGING_FACE, num_labels=3))
+    task = attnmix.MixTask(model, attnmix.create_method("cutmix", num_classes=3))
+    with pytest.raises(ValueError, match="ViTForImageClassification does not say which layer"):
+        task.get_trainable_module().group_matcher()
+
+
+def test_a_pyramid_takes_images_that_its_last_grid_does_not_divide_where_nothing_reads_it():
+    sizes = {"embed_dims": (8, 8, 8, 8), "depths": (1, 1, 1, 1), "num_heads": (1, 1, 1, 1)}
+    model = timm.create_model("pvt_v2_b0", num_classes=NUM_CLASSES, **sizes)
+    images, labels = torch.randn(2, 3, 48, 64), torch.tensor([0, 1])
+    assert attnmix.MixTask(model, make_method("cutmix"))(images, labels)["loss"].isfinite()
+    with pytest.raises(ValueError, match="image height 48 is not a multiple"):
+        attnmix.MixTask(model, make_method("smmix", mixup_prob=0.0))(images, labels)
+
+
+def test_a_step_without_images_or_labels_is_named(make_vit):
+    task = attnmix.MixTask(make_vit(), attnmix.create_method("cutmix", num_classes=NUM_CLASSES))
+    with pytest.raises(ValueError, match="needs images"):
+        task(labels=torch.tensor([0]))

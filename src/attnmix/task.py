@@ -41,21 +41,23 @@ class MixingModel(nn.Module):
     def group_matcher(self, coarse: bool = False) -> Callable[[str], float]:
         """Parameter name -> layer, which timm's layer decay asks for: the model's own layers.
 
-        What the method added goes with the model's head.
+        What the method added goes with the model's head. A model that does not say: ValueError.
         """
+        if not hasattr(self.model, "group_matcher"):
+            raise ValueError(f"{self.view.name} does not say which layer a parameter is of: leave layer decay out")
         layers = group_parameters(self.model, self.model.group_matcher(coarse=coarse), reverse=True)
         return lambda name: layers.get(name.removeprefix("model."), max(layers.values()))
 
 
 class MixTask(TrainingTask):
-    """Trains a timm model on mixed images: drops into timm's training loop or any loop that calls a module.
+    """Trains a model on mixed images: drops into timm's training loop or any loop that calls a module.
 
     Everything, an extra forward included, happens inside one call, so one DistributedDataParallel around the
     task or its trainable module is right. Parameters that a method adds are trained and saved with the model's
     and are no part of `get_eval_model()`.
 
     Args:
-        model: an unmodified timm model, compiled or not.
+        model: an unmodified timm model, or an image classifier of transformers, compiled or not.
         method: from `attnmix.create_method`.
         device: where the task is; by default the model's device.
         dtype: by default the model's parameters' type.
@@ -86,22 +88,29 @@ class MixTask(TrainingTask):
                 f"model with num_classes={method.num_classes}, or the method with {self.view.num_classes}"
             )
 
-    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Any]:
+    def forward(
+        self, images: Tensor | None = None, labels: Tensor | None = None, *, pixel_values: Tensor | None = None
+    ) -> dict[str, Any]:
         """Mix a batch, run the model on it, and return the loss.
 
         Args:
             images: `[B, C, H, W]` float, left as they are.
             labels: `[B]` int64, or `[B, num_classes]` soft.
+            pixel_values: what transformers calls the images, so that its batches go in as they are:
+                `task(**batch)`.
 
         Returns:
             `loss`, a scalar; `output`, logits `[B, num_classes]`, row i of image i; `target`,
-            `[B, num_classes]` float32, rows sum to 1; `losses`, named scalars that sum to the loss; `mixed`,
-            the `MixedBatch`.
+            `[B, num_classes]` float32, rows sum to 1; `losses`, named scalars that sum to the loss; `stats`, named
+            scalars to look at; `mixed`, the `MixedBatch`.
 
         Raises:
-            ValueError: images or labels of another shape or type, a label outside 0..C-1, a side that is no
-                multiple of the patch.
+            ValueError: images or labels missing, or of another shape or type, a label outside 0..C-1, a side
+                that is no multiple of the patch.
         """
+        images = pixel_values if images is None else images
+        if images is None or labels is None:
+            raise ValueError("a step needs images (or pixel_values) and labels")
         self._check(images, labels)
         return self.trainable_module(images, labels)
 
@@ -188,4 +197,4 @@ class MixTask(TrainingTask):
             )
         if len(labels) != len(images):
             raise ValueError(f"{len(images)} images but {len(labels)} labels")
-        self.view.grid_size(images.shape[-2:])
+        self.view.token_grid_size(images.shape[-2:])

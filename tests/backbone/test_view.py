@@ -3,6 +3,7 @@ import copy
 import pytest
 import timm
 import torch
+import torchvision
 from torch import nn
 
 from attnmix.backbone import BackboneView
@@ -62,12 +63,20 @@ def test_grid_follows_the_image():
         view.grid_size((32, 7))
 
 
-@pytest.mark.parametrize(
-    "name", ["resnet18", "swin_tiny_patch4_window7_224", "test_convnext", "xcit_nano_12_p16_224"]
-)
+@pytest.mark.parametrize("name", ["resnet18", "test_convnext", "mixer_s32_224", "swinv2_cr_tiny_224"])
 def test_other_families_are_refused_by_name(name):
     model = timm.create_model(name)
     with pytest.raises(ValueError, match=f"{type(model).__name__} .*supported are timm's VisionTransformer"):
+        BackboneView(model)
+
+
+def test_a_family_of_the_same_name_in_another_package_is_refused():
+    model = torchvision.models.VisionTransformer(
+        image_size=16, patch_size=8, num_layers=1, num_heads=1, hidden_dim=8, mlp_dim=8
+    )
+    with pytest.raises(
+        ValueError, match="VisionTransformer does not lay out its tokens in a known way; supported"
+    ):
         BackboneView(model)
 
 

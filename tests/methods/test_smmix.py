@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import attnmix
-from attnmix.methods.smmix import attention_windows, consistency_target, fine_loss
+from attnmix.methods.smmix import consistency_target, fine_loss
 from tests import references
 from tests.conftest import NUM_CLASSES
 
@@ -322,13 +322,6 @@ def test_one_side_ratio_draws_every_size_between_its_ends(make_vit):
     task, (images, labels) = make_task(make_vit(img_size=32)), make_batch(2, (32, 32))
     sides = {windows(task.mix(images, labels))[2][0] for _ in range(60)}
     assert sides == {2, 3, 4, 5}
-
-
-def test_windows_of_a_self_partner_coincide():
-    attention = torch.rand(3, 4, 5)
-    source, target = attention_windows(attention, torch.tensor([2, 1, 0]), (2, 2))
-    assert source[1].equal(target[1])
-    assert not source[0].equal(target[0])
 
 
 @pytest.mark.parametrize(

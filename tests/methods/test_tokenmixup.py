@@ -2,13 +2,14 @@ import copy
 import itertools
 
 import pytest
+import timm
 import torch
 from torch import nn
 
 import attnmix
 from attnmix.methods import tokenmixup as module
 from attnmix.methods.choice import Choice
-from attnmix.methods.tokenmixup import ScoreNet, TokenMixup, easy_samples, salient_tokens
+from attnmix.methods.tokenmixup import TokenMixup, salient_tokens
 from tests import references
 from tests.conftest import NUM_CLASSES
 
@@ -179,6 +180,108 @@ def test_the_reference_cases_hold_easy_and_difficult_samples(make_vit):
             make_task(make_vit(**options), tau=0.17)(*make_batch(6))["stats"]["mixed_samples"] for _ in range(4)
         ]
         assert 0 < torch.stack(shares).mean() < 1
+
+
+# ---- other families: attention on other grids than the tokens' ----
+
+
+def make_swin():
+    options = {"img_size": (32, 64), "patch_size": 4, "window_size": 4, "embed_dim": 8, "depths": (2, 2)}
+    return timm.models.SwinTransformer(num_heads=(1, 2), num_classes=NUM_CLASSES, **options)
+
+
+def make_pvt():
+    options = {"embed_dims": (8, 8, 16, 16), "depths": (1, 1, 1, 1), "num_heads": (1, 1, 2, 2)}
+    return timm.create_model("pvt_v2_b0", num_classes=NUM_CLASSES, **options)
+
+
+def make_cait():
+    options = {"img_size": (32, 64), "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    return timm.models.Cait(num_classes=NUM_CLASSES, **options)
+
+
+def windows_of(grid, side, shift):
+    """Which tokens share a window, in the order of the windows."""
+    places = torch.arange(grid[0] * grid[1]).view(grid)
+    found = []
+    for top in range(0, grid[0], side):
+        for left in range(0, grid[1], side):
+            found.append(
+                [
+                    int(places[(row + shift) % grid[0], (column + shift) % grid[1]])
+                    for row in range(top, top + side)
+                    for column in range(left, left + side)
+                ]
+            )
+    return found
+
+
+def swin_saliency(model, images, number):
+    """Mean over all queries of an image; a token of another window attends with 0."""
+    block = [block for stage in model.layers for block in stage.blocks][number]
+    found = []
+    block.attn.softmax.register_forward_hook(lambda *a: found.append(a[-1].mean(dim=1)))
+    with torch.no_grad():
+        model(images)
+    grid, side, shift = ((8, 16), 4, 2 * (number % 2)) if number < 2 else ((4, 8), 4, 0)
+    windows, saliency = windows_of(grid, side, shift), torch.zeros(len(images), grid[0] * grid[1])
+    for image in range(len(images)):
+        for number, window in enumerate(windows):
+            rows = found[0][image * len(windows) + number]
+            for place, token in enumerate(window):
+                saliency[image, token] = rows[:, place].sum() / (grid[0] * grid[1])
+    return saliency
+
+
+def pvt_saliency(model, images, number):
+    """A cell's attention is shared among its tokens."""
+    block, found = model.stages[number].blocks[0], []
+    block.attn.fused_attn = False
+    block.attn.attn_drop.register_forward_pre_hook(lambda _, args: found.append(args[0].mean(dim=(1, 2))))
+    with torch.no_grad():
+        model(images)
+    ratio, columns = (8, 4, 2, 1)[number], 16 >> number
+    saliency = torch.zeros(len(images), (columns // 2) * columns)
+    for token in range(saliency.shape[1]):
+        row, column = divmod(token, columns)
+        saliency[:, token] = found[0][:, row // ratio * (columns // ratio) + column // ratio] / ratio**2
+    return saliency
+
+
+def cait_saliency(model, images, number):
+    found = []
+    model.blocks[number].attn.proj_w.register_forward_pre_hook(
+        lambda _, args: found.append(args[0].mean(dim=(1, 3)))
+    )
+    with torch.no_grad():
+        model(images)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "slow", "number"),
+    [
+        *[(make_swin, swin_saliency, number) for number in (0, 1, 2)],
+        *[(make_pvt, pvt_saliency, number) for number in range(4)],
+        (make_cait, cait_saliency, 1),
+    ],
+)
+def test_saliency_is_brought_to_the_tokens_of_any_family(monkeypatch, make, slow, number):
+    seen = []
+    salient = module.swap_salient
+    monkeypatch.setattr(module, "swap_salient", lambda s, *a, **k: seen.append(s) or salient(s, *a, **k))
+    torch.manual_seed(1)
+    model = make()
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    images, labels = make_batch(3, (32, 64))
+    wanted = slow(copy.deepcopy(model), images, number)
+    out = make_task(model, horizontal=number, vertical=None, rho=0.0)(images, labels)
+    assert torch.allclose(seen[0], wanted, atol=1e-6)
+    assert wanted.std() > 1e-4
+    assert torch.allclose(wanted.sum(dim=1), torch.ones(3), atol=1e-5)
+    out["loss"].backward()
+    assert out["stats"]["mixed_tokens"] > 0
 
 
 # ---- what must never happen ----
@@ -453,14 +556,6 @@ def test_every_option_changes_the_result(make_vit, options):
     assert not torch.allclose(default["loss"], other["loss"], atol=1e-5)
 
 
-def test_difficulty_scale_and_tau_decide_who_is_easy():
-    difficulty = torch.tensor([1.0, 2.0, 3.0, torch.nan])
-    assert easy_samples(difficulty, tau=0.2, scale=0.1).tolist() == [True, True, False, False]
-    assert easy_samples(difficulty, tau=2.0).tolist() == [True, True, False, False]
-    assert not easy_samples(difficulty, tau=0.0).any()
-    assert easy_samples(difficulty, tau=float("inf")).tolist() == [True, True, True, False]
-
-
 def test_salient_tokens_are_the_highest():
     places = salient_tokens(torch.tensor([[0.1, 0.5, 0.2, 0.4], [0.9, 0.1, 0.2, 0.3]]), 2)
     assert [sorted(row) for row in places.tolist()] == [[1, 3], [0, 3]]
@@ -474,23 +569,6 @@ def test_score_stop_gradient_keeps_the_score_from_the_model(make_vit, options):
         reached = task.view.model.patch_embed.proj.weight.grad is not None
         assert reached is not stop
         assert all(p.grad is not None for p in task.method.score_net.parameters())
-
-
-@pytest.mark.parametrize("pool", ["class", "attention", "mean"])
-def test_scorenet_pools_as_told(pool):
-    net = ScoreNet(4, 3, pool=pool, prefix=2, generator=torch.Generator())
-    for parameter in net.parameters():
-        nn.init.normal_(parameter)
-    tokens = torch.randn(2, 7, 4)
-    images = tokens[:, 2:]
-    if pool == "class":
-        pooled = tokens[:, 0]
-    elif pool == "mean":
-        pooled = images.sum(dim=1) / 5
-    else:
-        weights = (images @ net.attend.weight[0] + net.attend.bias).exp()
-        pooled = (images * (weights / weights.sum(dim=1, keepdim=True))[..., None]).sum(dim=1)
-    assert torch.allclose(net(tokens), pooled @ net.classify.weight.T + net.classify.bias, atol=1e-5)
 
 
 def test_random_samples_is_a_chance_or_a_number(make_vit):
@@ -584,16 +662,25 @@ def test_numbers_that_are_none_stay_with_their_own_sample(make_vit):
 
 @pytest.mark.slow
 def test_a_compiled_model_gives_the_same_step(make_vit):
-    plain = make_task(make_vit(), base="transmix", mixup_prob=0.0)
+    """Steps that mix no tokens run compiled; the others never make it compile anew."""
+    graphs = []
+    plain = make_task(make_vit(), base="transmix", mixup_prob=0.0, prob=0.5, seed=2)
     compiled = attnmix.MixTask(
-        torch.compile(copy.deepcopy(plain.view.model), backend="aot_eager"), copy.deepcopy(plain.method)
+        torch.compile(copy.deepcopy(plain.view.model), backend=lambda graph, _: graphs.append(graph) or graph),
+        copy.deepcopy(plain.method),
     )
     images, labels = make_batch(4)
-    for _ in range(2):
+    compiled.view(images)
+    count = len(graphs)
+    kinds = set()
+    for _ in range(6):
         ours, wanted = compiled(images, labels), plain(images, labels)
         assert torch.allclose(ours["output"], wanted["output"], atol=1e-5)
         assert torch.allclose(ours["target"], wanted["target"], atol=1e-5)
         assert set(ours["stats"]) == set(wanted["stats"])
+        kinds.add("mixed_samples" in ours["stats"])
+    assert kinds == {True, False}
+    assert len(graphs) == count > 0
 
 
 # ---- errors ----
@@ -610,7 +697,10 @@ def test_a_compiled_model_gives_the_same_step(make_vit):
         ({"difficulty_scale": 0.0}, "difficulty_scale is 0.0, but must be above 0"),
         ({"kappa": 0}, "kappa is 0, but must be a whole number of tokens"),
         ({"kappa": 2.5}, "kappa is 2.5"),
+        ({"horizontal": 1.5}, "horizontal is 1.5, but must be the number of a block, or None"),
+        ({"vertical": "last"}, "vertical is 'last'"),
         ({"random_samples": -1}, "random_samples is -1"),
+        ({"random_samples": float("nan")}, "random_samples is nan"),
         ({"random_samples": 2.5}, "random_samples is 2.5, but must be a chance below 1, or a whole number"),
         ({"score_pool": "max"}, 'score_pool is "max", but must be one of auto, class, attention, mean'),
         ({"score_at": "end"}, 'score_at is "end", but must be one of block, final'),
@@ -653,6 +743,32 @@ def test_wrong_options_are_named(options, message):
 def test_a_model_that_does_not_fit_is_refused(make_vit, model, options, message):
     with pytest.raises(ValueError, match=message):
         make_task(make_vit(**model), **options)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (
+            make_swin,
+            {"vertical": 1},
+            "vertical=1 does not work on SwinTransformer: its relative position bias.*alone",
+        ),
+        (
+            make_pvt,
+            {"vertical": 3},
+            "vertical=3 does not work on PyramidVisionTransformerV2: its keys are laid out",
+        ),
+        (make_cait, {"vertical": -1}, "vertical=-1 does not work on Cait: its heads talk.*vertical=None"),
+        (
+            lambda: timm.create_model("xcit_nano_12_p16_224", num_classes=NUM_CLASSES, img_size=64, depth=2),
+            {"horizontal": 1, "vertical": None},
+            "horizontal is 1, but that block of Xcit mixes channels",
+        ),
+    ],
+)
+def test_a_family_that_does_not_fit_is_refused_with_a_way_out(make, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_task(make(), **options)
 
 
 def test_more_memory_than_tokens_is_an_error(make_vit):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from attnmix.mixing import (
+    attention_windows,
     boxes_to_mask,
     cutmix_boxes,
     even_cutmix_boxes,
@@ -166,3 +167,10 @@ def test_window_size_by_integer_is_uniform_and_reaches_both_ends():
 def test_window_size_is_at_least_one_and_at_most_the_grid():
     assert window_size(0.0, grid=(2, 3), side_ratio=(0.25, 0.75)) == (1, 1)
     assert window_size(0.999, grid=(4, 4), side_ratio=(1.0, 1.0), side_law="integer") == (4, 4)
+
+
+def test_windows_of_a_self_partner_coincide():
+    attention = torch.rand(3, 4, 5)
+    source, target = attention_windows(attention, torch.tensor([2, 1, 0]), (2, 2))
+    assert source[1].equal(target[1])
+    assert not source[0].equal(target[0])

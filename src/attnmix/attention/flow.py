@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnmix.attention import quantities
-from attnmix.attention.call import AttentionCall
+from attnmix.attention.call import AttentionCall, aside
 
 Grid = tuple[int, int]
 Attend = Callable[[Tensor], Tensor]
@@ -326,6 +326,19 @@ class ChannelAttention(AttentionStep):
     def fold(self, scores: Tensor) -> Tensor:
         """Raise ValueError: scores are not of tokens."""
         raise ValueError(f"this attention {MIXES_CHANNELS}")
+
+
+def share_out(maps: Tensor, grid: Grid) -> Tensor:
+    """Maps `[B, gh, gw]` on another grid over the same image: each place's score is divided by area, sums stay."""
+    with aside(maps.device):
+        rows, columns = (_shares(old, new, maps.device) for old, new in zip(maps.shape[1:], grid, strict=True))
+        return rows @ maps @ columns.T
+
+
+def _shares(old: int, new: int, device: torch.device) -> Tensor:
+    """Which share of each of `old` intervals lies in each of `new` ones over the same length, `[new, old]`."""
+    first, second = torch.arange(old, device=device) * new, torch.arange(new, device=device)[:, None] * old
+    return (torch.minimum(first + new, second + old) - torch.maximum(first, second)).clamp(min=0) / new
 
 
 Step = Join | Merge | AttentionStep

@@ -38,12 +38,10 @@ class AttentionRecorder(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func is F.scaled_dot_product_attention and result.dim() == 4:
-            self._record(_fused_call(*args, **kwargs))
-        elif func in _SOFTMAX and result.dim() == 4:
-            dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-            if dim in (-1, 3):
-                self._record(SoftmaxCall(result.detach()))
+        if is_fused(func, args, kwargs):
+            self._record(fused_call(*args, **kwargs))
+        elif is_softmax(func, args, kwargs, result):
+            self._record(SoftmaxCall(result.detach()))
         return result
 
     def _record(self, call: AttentionCall) -> None:
@@ -63,7 +61,19 @@ class AttentionRecorder(TorchFunctionMode):
             self.calls = {number: call for number, call in self.calls.items() if number in wanted}
 
 
-def _fused_call(
+def is_fused(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this is fused attention on 4-D tensors."""
+    return func is F.scaled_dot_product_attention and (args[0] if args else kwargs["query"]).dim() == 4
+
+
+def is_softmax(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
+    """Whether this was a softmax over the last of four dimensions, as in attention that is spelled out."""
+    if func not in _SOFTMAX or result.dim() != 4:
+        return False
+    return kwargs.get("dim", args[1] if len(args) > 1 else None) in (-1, 3)
+
+
+def fused_call(
     query: Tensor,
     key: Tensor,
     value: Tensor,

@@ -68,14 +68,14 @@ class AttentionTap:
 
     def probabilities(self, block: int = -1) -> Tensor:
         """Softmax attention after bias, before dropout, [B, H, M_query, M_key]: quadratic in tokens."""
-        return quantities.probabilities(self._call(block))
+        return quantities.probabilities(self.call(block))
 
     def class_attention(self, block: int = -1) -> Tensor:
         """Head mean of the class token's row (or a pool's only query's), image tokens, rows sum to 1, [B, N].
 
         TransMix eq. 5. No class token in the model or in this block: ValueError.
         """
-        call = self._call(block)
+        call = self.call(block)
         _, key_prefix = self._prefix(block)
         self._check_class_row(block)
         return quantities.class_attention(call, key_prefix)
@@ -85,7 +85,7 @@ class AttentionTap:
 
         Needs no class token. Where one query attends to all tokens (pooling, class attention): its row.
         """
-        call = self._call(block)
+        call = self.call(block)
         query_prefix, key_prefix = self._prefix(block)
         return quantities.image_attention(call, query_prefix, key_prefix)
 
@@ -94,7 +94,7 @@ class AttentionTap:
 
         `values` cover prefix tokens too.
         """
-        return quantities.right_product(self._call(block), values)
+        return quantities.right_product(self.call(block), values)
 
     def class_rollout(self) -> Tensor:
         """Class row of the product of all blocks' head-mean attention, image tokens, rows sum to 1, [B, N].
@@ -116,7 +116,8 @@ class AttentionTap:
         count = len(self._all_calls("image_rollout"))
         return mean_over_blocks([self.image_attention(block) for block in range(count)])
 
-    def _call(self, block: int) -> AttentionCall:
+    def call(self, block: int = -1) -> AttentionCall:
+        """The attention call as it was seen, for `attnmix.attention.quantities`."""
         count = len(self._recorder.shapes)
         number = block + count if block < 0 else block
         if not 0 <= number < count:

@@ -22,6 +22,12 @@ class HuggingFaceLayout(Layout):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
+        problem = model.config.problem_type
+        if problem not in (None, "single_label_classification"):
+            raise ValueError(
+                f'problem_type is "{problem}" in the configuration of {self.name}, but mixed labels are '
+                "distributions over classes: want single_label_classification"
+            )
         self.config = model.config
         self.backbone = getattr(model, model.base_model_prefix)
         self.num_prefix_tokens = 1
@@ -30,7 +36,7 @@ class HuggingFaceLayout(Layout):
 
     def features_and_logits(self, images: Tensor) -> tuple[Tensor, Any]:
         """The last hidden state, and the classifier on what it reads of it."""
-        features = self.backbone(images, return_dict=True).last_hidden_state
+        features = self.backbone(images).last_hidden_state
         return features, self.head(features)
 
     def head(self, sequence: Tensor) -> Tensor:
@@ -38,9 +44,7 @@ class HuggingFaceLayout(Layout):
         return self.model.classifier(sequence[:, 0])
 
     def logits(self, output: Any) -> Tensor:
-        """Outputs are records, or tuples where the configuration says so."""
-        if isinstance(output, tuple):
-            return output[0]
+        """Outputs of the whole model are records."""
         return output if isinstance(output, Tensor) else output.logits
 
     def classify(self, tokens: Tensor) -> Tensor:
@@ -51,11 +55,6 @@ class HuggingFaceLayout(Layout):
     def example_size(self) -> Size:
         """The one it was made for."""
         return pair(self.config.image_size)
-
-    @property
-    def grad_checkpointing(self) -> bool:
-        """The library's own flag."""
-        return self.model.is_gradient_checkpointing
 
     def _width(self) -> int:
         return self.config.hidden_size

@@ -139,7 +139,8 @@ class Layout(ABC):
     @property
     def grad_checkpointing(self) -> bool:
         """Whether the model computes activations again in the backward pass."""
-        return any(getattr(module, "grad_checkpointing", False) for module in self.model.modules())
+        flags = ("grad_checkpointing", "gradient_checkpointing")  # timm's, transformers'
+        return any(getattr(module, flag, False) for module in self.model.modules() for flag in flags)
 
 
 def cells(image_size: Sequence[int], length: Size) -> Grid:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnmix.attention import AttentionTap
@@ -21,8 +20,8 @@ from attnmix.attention.flow import (
     Merge,
     SequenceAttention,
     attention_steps,
+    share_out,
 )
-from attnmix.attention.quantities import renormalise
 from attnmix.backbone.families import layout_of
 
 
@@ -180,13 +179,13 @@ class BackboneView:
         """
         self._check_class_row(block)
         step, call = self._call(tap, block, image_size)
-        return renormalise(self._on_final_grid(step, step.class_attention(call), image_size))
+        return self._on_final_grid(step, step.class_attention(call), image_size)
 
     def image_attention(self, tap: AttentionTap, block: int, image_size: Sequence[int]) -> Tensor:
         """Mean attention to each image token on the final grid, not renormalised, `[B, N]` (SMMix eq. 6).
 
-        The mean is over all image tokens, also where these attend in windows. On a coarser or finer grid of
-        keys, what a token is given is shared out by area; the sum stays.
+        The mean is over all image tokens, also where these attend in windows. Where keys lie on another grid,
+        what a key is given is shared out by area; the sum stays.
 
         Raises:
             ValueError: a block that mixes channels, out of range or not kept.
@@ -249,7 +248,7 @@ class BackboneView:
         self, tap: AttentionTap, block: int, image_size: Sequence[int]
     ) -> tuple[AttentionStep, AttentionCall]:
         step = attention_steps(self.flow(image_size))[self.check_block(block)]
-        call = tap._call(block)
+        call = tap.call(block)
         if call.shape[2:] != step.shape:
             raise ValueError(
                 f"block {block} of {self.name} attended from {call.shape[2]} to {call.shape[3]} tokens, but for "
@@ -259,10 +258,7 @@ class BackboneView:
 
     def _on_final_grid(self, step: AttentionStep, scores: Tensor, image_size: Sequence[int]) -> Tensor:
         maps, final = step.fold(scores), self.grid_size(image_size)
-        if maps.shape[1:] != final:
-            shrink = maps[0].numel() / (final[0] * final[1])
-            maps = F.interpolate(maps[:, None], size=final, mode="area")[:, 0] * shrink
-        return maps.flatten(1)
+        return (maps if maps.shape[1:] == final else share_out(maps, final)).flatten(1)
 
     # ---- its blocks ----
 

@@ -16,8 +16,11 @@ examples:
 """
 
 # timm's families of vision transformers, as patterns of timm.list_models.
-MODELS = ("vit_*", "deit_*", "deit3_*", "cait_*", "beit*", "eva*", "flexivit_*")
-NOT_YET = ("vit_relpos_*", "vit_srelpos_*", "*_resnet*", "*_r26*", "*_r50*")  # other layouts of tokens
+MODELS = (
+    *("vit_*", "deit_*", "deit3_*", "cait_*", "xcit_*", "beit*", "eva*", "flexivit_*", "pvt_*", "swin_*"),
+    *("ca_swin_*", "cct_*"),
+)
+NOT_YET = ("*_resnet*", "*_r26*", "*_r50*")  # other layouts of tokens
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from attnmix.methods.mixup import Mixup
 from attnmix.methods.none import NoMix
 from attnmix.methods.smmix import SMMix
 from attnmix.methods.tl_align import TLAlign
+from attnmix.methods.tokenmixup import TokenMixup
 from attnmix.methods.transmix import TransMix
 
 METHODS: dict[str, type[MixMethod]] = {
@@ -21,6 +22,7 @@ METHODS: dict[str, type[MixMethod]] = {
     "transmix": TransMix,
     "smmix": SMMix,
     "tl-align": TLAlign,
+    "tokenmixup": TokenMixup,
 }
 
 

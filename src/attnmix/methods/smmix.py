@@ -17,11 +17,9 @@ from attnmix.mixing import (
     Keep,
     MixSampler,
     Paste,
+    attention_windows,
     boxes_to_mask,
     fold_tokens,
-    max_windows,
-    min_windows,
-    random_windows,
     scale_boxes,
     window_size,
 )
@@ -37,40 +35,6 @@ class Guide(NamedTuple):
 
     clean_logits: Tensor | None
     inside: Tensor | None
-
-
-def attention_windows(
-    attention: Tensor,
-    source_index: Tensor,
-    size: tuple[int, int],
-    *,
-    source: str = "max",
-    target: str = "min",
-    generator: torch.Generator | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Each pair's source window and target window, in tokens (eq. 7; the six schemes of Table A4).
-
-    Args:
-        attention: `[B, gh, gw]` of the clean batch.
-        source_index: `[B]` int64; an image that is its own partner gets its target window twice.
-        size: the windows' height and width in tokens.
-        source: `max`, the source's most attended window, or `random`, anywhere.
-        target: `min`, the target's least attended window, `max`, its most attended one, or `corr`, the place that
-            corresponds to the source's window.
-        generator: of the random windows.
-
-    Returns:
-        Two sets of boxes `[B, 4]`, of the source and of the target.
-    """
-    if source == "max":
-        source_box = max_windows(attention, size)[source_index]
-    else:
-        source_box = random_windows(attention.shape, size, generator).to(attention.device, non_blocking=True)
-    if target == "corr":
-        return source_box, source_box
-    target_box = (min_windows if target == "min" else max_windows)(attention, size)
-    own = source_index == torch.arange(len(source_index), device=source_index.device)
-    return torch.where(own[:, None], target_box, source_box), target_box
 
 
 def fine_loss(

@@ -4,6 +4,7 @@ from attnmix.mixing.draws import Blend, Keep, MixSampler, Paste
 from attnmix.mixing.grid import fold_tokens, grid_share, mask_to_grid
 from attnmix.mixing.mixed import MixedBatch
 from attnmix.mixing.regions import (
+    attention_windows,
     boxes_to_mask,
     cutmix_boxes,
     even_cutmix_boxes,
@@ -23,6 +24,7 @@ __all__ = [
     "MixSampler",
     "MixedBatch",
     "Paste",
+    "attention_windows",
     "boxes_to_mask",
     "cutmix_boxes",
     "even_cutmix_boxes",

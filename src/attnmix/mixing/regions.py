@@ -140,3 +140,37 @@ def random_windows(
     places = torch.tensor([rows - size[0] + 1, columns - size[1] + 1])
     corner = (torch.rand(batch, 2, generator=generator, dtype=torch.float64) * places).long()
     return torch.cat([corner, torch.tensor(size).expand(batch, 2)], dim=1)
+
+
+def attention_windows(
+    attention: Tensor,
+    source_index: Tensor,
+    size: tuple[int, int],
+    *,
+    source: str = "max",
+    target: str = "min",
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Each pair's source window and target window, in tokens (SMMix eq. 7; the six schemes of Table A4).
+
+    Args:
+        attention: `[B, gh, gw]` of the clean batch.
+        source_index: `[B]` int64; an image that is its own partner gets its target window twice.
+        size: the windows' height and width in tokens.
+        source: `max`, the source's most attended window, or `random`, anywhere.
+        target: `min`, the target's least attended window, `max`, its most attended one, or `corr`, the place that
+            corresponds to the source's window.
+        generator: of the random windows.
+
+    Returns:
+        Two sets of boxes `[B, 4]`, of the source and of the target.
+    """
+    if source == "max":
+        source_box = max_windows(attention, size)[source_index]
+    else:
+        source_box = random_windows(attention.shape, size, generator).to(attention.device, non_blocking=True)
+    if target == "corr":
+        return source_box, source_box
+    target_box = (min_windows if target == "min" else max_windows)(attention, size)
+    own = source_index == torch.arange(len(source_index), device=source_index.device)
+    return torch.where(own[:, None], target_box, source_box), target_box
