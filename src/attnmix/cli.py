@@ -13,12 +13,14 @@ from collections.abc import Sequence
 
 import jsonargparse
 
-from attnmix.training.recipe import load_recipe, nearest, recipe_defaults
+from attnmix.training.arguments import parse_over_recipe, show_recipe_values
+from attnmix.training.reading import load_recipe, nearest
 
 # A command is a module of attnmix.commands: see there.
 COMMANDS = {
     "train": "attnmix.commands.train",
     "compare": "attnmix.commands.compare",
+    "ablate": "attnmix.commands.ablate",
     "show": "attnmix.commands.show",
     "list": "attnmix.commands.list",
 }
@@ -82,20 +84,13 @@ def _run(words: list[str]) -> int:
     )
     command.add_arguments(parser)
     _check_options(parser, rest)
-    takes_recipe = any(action.dest == "recipe" for action in parser._actions)
-    if takes_recipe and {"-h", "--help"} & set(rest) and not rest[0].startswith("-"):
-        parser.set_defaults(_typed(parser, recipe_defaults(load_recipe(rest[0]))))
-    arguments = parser.parse_args(rest)
-    if takes_recipe:  # its values lie under what was typed
-        parser.set_defaults(_typed(parser, recipe_defaults(load_recipe(arguments.recipe))))
-        arguments = parser.parse_args(rest)
-    return command.run(arguments)
-
-
-def _typed(parser: jsonargparse.ArgumentParser, defaults: dict[str, object]) -> dict[str, object]:
-    """Only what this command takes: it may have left recipe keys out."""
-    known = {action.dest for action in parser._actions}
-    return {name: value for name, value in defaults.items() if name in known}
+    positionals = [action.dest for action in parser._actions if not action.option_strings]
+    takes_recipe = "recipe" in positionals
+    if takes_recipe and {"-h", "--help"} & set(rest):
+        first = rest[: positionals.index("recipe") + 1]
+        if len(first) > positionals.index("recipe") and not any(word.startswith("-") for word in first):
+            show_recipe_values(parser, load_recipe(first[-1]))
+    return command.run(parse_over_recipe(parser, rest) if takes_recipe else parser.parse_args(rest))
 
 
 def _check_options(parser: jsonargparse.ArgumentParser, words: list[str]) -> None:

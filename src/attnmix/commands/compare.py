@@ -9,14 +9,21 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
-from attnmix.training.recipe import Recipe, add_recipe_arguments, recipe_from_arguments
+from attnmix.training.arguments import add_recipe_arguments, recipe_from_arguments
+from attnmix.training.recipe import Recipe
 
+if TYPE_CHECKING:
+    from attnmix.commands.runs import Run
+
+MEASURING = "timing steps, judging labels, drawing pictures"
 EXAMPLES = """
 examples:
   attnmix compare quickstart --methods none,cutmix,transmix,smmix --seeds 0,1 --out runs/compared
@@ -47,19 +54,13 @@ def run(arguments: Namespace) -> int:
 
     recipe = recipe_from_arguments(arguments)
     specs = parse_methods(arguments.methods, shared=recipe.method_options)
-    seeds = _seeds(arguments.seeds)
-    jobs = arguments.jobs if arguments.jobs is not None else _default_jobs(recipe)
-    if jobs < 1:
-        raise ValueError(f"jobs is {jobs}, but must be 1 or more")
-    jobs = min(jobs, len(specs) * len(seeds))
-    if recipe.threads is None and jobs > 1:
-        recipe = replace(recipe, threads=max(1, (os.cpu_count() or 1) // jobs))
+    seeds = parse_seeds(arguments.seeds)
+    recipe, jobs = share_cores(recipe, arguments.jobs, runs=len(specs) * len(seeds))
     out = Path(arguments.out)
     console = Console()
 
-    from attnmix.commands.collect import collect_results, pictures
     from attnmix.commands.runs import Run, do_runs, load_evaluation
-    from attnmix.report import format_summary, write_report
+    from attnmix.report import format_summary
 
     runs = [
         Run(
@@ -71,22 +72,22 @@ def run(arguments: Namespace) -> int:
         for spec in specs
     ]
     entries = do_runs(runs, jobs=jobs, say=console.print)
-    with console.status("timing steps, judging labels, drawing pictures"):
+    title = "attnmix: " + ", ".join(spec.label for spec in specs)
+    with console.status(MEASURING):
         data = load_evaluation(recipe)
-        results = {
-            "title": "attnmix: " + ", ".join(spec.label for spec in specs),
-            "command": shlex.join(["attnmix", *sys.argv[1:]]),
-            **collect_results(runs, entries, data),
-        }
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-        page = write_report(results, pictures(runs, data), out)
+        results = measure(runs, entries, data, title=title)
+        page = write_results(results, runs, data, out)
     console.print(format_summary(results))
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
     return 0
 
 
-def _seeds(typed: str) -> list[int]:
+def parse_seeds(typed: str) -> list[int]:
+    """Read --seeds.
+
+    Raises:
+        ValueError: anything but different whole numbers with commas between.
+    """
     try:
         seeds = [int(seed) for seed in str(typed).split(",")]
     except ValueError as error:
@@ -94,6 +95,39 @@ def _seeds(typed: str) -> list[int]:
     if min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ValueError(f"seeds {typed!r}: each must be 0 or more and named once")
     return seeds
+
+
+def share_cores(recipe: Recipe, jobs: int | None, *, runs: int) -> tuple[Recipe, int]:
+    """The recipe with each run's threads, and how many run at a time; None: as suits the device.
+
+    Raises:
+        ValueError: fewer jobs than one.
+    """
+    jobs = jobs if jobs is not None else _default_jobs(recipe)
+    if jobs < 1:
+        raise ValueError(f"jobs is {jobs}, but must be 1 or more")
+    jobs = min(jobs, runs)
+    if recipe.threads is None and jobs > 1:
+        recipe = replace(recipe, threads=max(1, (os.cpu_count() or 1) // jobs))
+    return recipe, jobs
+
+
+def measure(runs: "Sequence[Run]", entries: Sequence[dict[str, Any]], data: Any, *, title: str) -> dict[str, Any]:
+    """The results of `runs`, all of one recipe but for method and seed; see `collect_results`."""
+    from attnmix.commands.collect import collect_results
+
+    command = shlex.join(["attnmix", *sys.argv[1:]])
+    return {"title": title, "command": command, **collect_results(runs, entries, data)}
+
+
+def write_results(results: dict[str, Any], runs: "Sequence[Run]", data: Any, out: Path) -> Path:
+    """Write results.json, the figures and the page; return the page's path."""
+    from attnmix.commands.collect import pictures
+    from attnmix.report import write_report
+
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    return write_report(results, pictures(runs, data), out)
 
 
 def _default_jobs(recipe: Recipe) -> int:

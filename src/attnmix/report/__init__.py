@@ -1,5 +1,7 @@
 """Figures, tables and one self-contained HTML page, drawn from plain results (dicts and arrays)."""
 
+from attnmix.report.ablation import ablation_markdown as ablation_markdown
+from attnmix.report.ablation import format_ablation as format_ablation
 from attnmix.report.accuracy_cost import accuracy_cost as accuracy_cost
 from attnmix.report.confusion import confusion_matrix as confusion_matrix
 from attnmix.report.curves import learning_curves as learning_curves

@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib.figure import Figure
 
+from attnmix.report.ablation import ablation_notes, ablation_table
 from attnmix.report.accuracy_cost import accuracy_cost, measured_points
 from attnmix.report.confusion import confusion_matrix, summed_confusion
 from attnmix.report.curves import learning_curves
@@ -77,6 +78,7 @@ def write_report(results: dict[str, Any], gallery_rows: Sequence[GalleryRow], ou
         command=str(results.get("command") or MISSING),
         labels=labels,
         colors={label: style.color for label, style in method_styles(labels).items()},
+        ablation=_ablation(results),
         summary_columns=SUMMARY_COLUMNS,
         summary=summary_table(results),
         controls=control_table(results),
@@ -124,6 +126,15 @@ def _file_names(stem: str, labels: Sequence[str]) -> list[str]:
             unique, count = f"{name}-{count}", count + 1
         names.append(unique)
     return names
+
+
+def _ablation(results: Results) -> dict[str, Any] | None:
+    """The table of a paper beside ours; None in a plain comparison."""
+    if not results.get("ablation"):
+        return None
+    columns, rows = ablation_table(results)
+    title = results["ablation"]["title"]
+    return {"title": title, "columns": columns, "rows": rows, "notes": ablation_notes(results)}
 
 
 def _mixup_shares(results: Results) -> list[tuple[str, list[str]]]:

@@ -132,12 +132,13 @@ def format_summary(results: Results) -> Table:
 
 def summary_markdown(results: Results) -> str:
     """The summary as a GitHub table, the controls as a second one beneath it."""
-    text = _markdown(SUMMARY_COLUMNS, summary_table(results))
+    text = markdown_table(SUMMARY_COLUMNS, summary_table(results))
     controls = control_table(results)
-    return f"{text}\n{_markdown(CONTROL_COLUMNS, controls)}" if controls else text
+    return f"{text}\n{markdown_table(CONTROL_COLUMNS, controls)}" if controls else text
 
 
-def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A GitHub table, the first column to the left; nothing in a cell is read as markup."""
     rule = ["---"] + ["---:"] * (len(columns) - 1)
     cells = [columns, rule, *([_plain(cell) for cell in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
