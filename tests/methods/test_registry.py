@@ -37,6 +37,16 @@ def test_options_reach_the_method_and_its_bases():
     assert method_options("cutmix")["mixup_prob"].default == 0.0
 
 
+def test_options_of_a_base_count_with_it():
+    assert method_options("tokenmixup")["mixup_prob"].default == 0.5
+    assert "attention_share" not in method_options("tokenmixup")
+    assert "attention_share" in method_options("tokenmixup", {"base": "transmix"})
+    method = attnmix.create_method("tokenmixup", num_classes=3, base="mixup+transmix", attention_share=1.0)
+    assert method.base.methods[1].label.attention_share == 1.0
+    with pytest.raises(ValueError, match='tokenmixup has no option "attention_share"'):
+        attnmix.create_method("tokenmixup", num_classes=3, attention_share=1.0)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -71,7 +81,7 @@ def test_a_plus_makes_a_choice_and_shares_the_options_out():
     [
         ("none", {}, 0), ("mixup", {}, 1), ("mixup", {"prob": 0.5}, 0.5), ("cutmix", {}, 0),
         ("cutmix", {"mixup_prob": 0.5, "prob": 0.5}, 0.25), ("transmix", {}, 0.5), ("smmix", {}, 0.5),
-        ("tl-align", {}, 0.5),
+        ("tl-align", {}, 0.5), ("tokenmixup", {}, 0.5), ("tokenmixup", {"base": "none"}, 0),
     ],
 )  # fmt: skip
 def test_shares_say_how_often_mixup_is_drawn(name, options, share):

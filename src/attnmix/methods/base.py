@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -60,8 +61,9 @@ class MixMethod(nn.Module):
         ValueError: an option outside its range, naming it.
     """
 
-    # the option that names another method, whose options are then accepted too
-    base_option: str | None = None
+    # the option that names another method, whose options are then accepted too; by its name, defaults of our own
+    base_option: ClassVar[str | None] = None
+    base_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, *, num_classes: int, smoothing: float = 0.1, seed: int = 0) -> None:
         super().__init__()

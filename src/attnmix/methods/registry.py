@@ -54,7 +54,9 @@ def method_options(name: str, given: Mapping[str, Any] | None = None) -> dict[st
         base = (given or {}).get(kind.base_option, options[kind.base_option].default)
         if isinstance(base, str):
             for member in base.split("+"):
-                options = {**method_options(member), **options}
+                options |= {o: p for o, p in method_options(member).items() if o not in options}
+            for option, default in kind.base_defaults.get(base, {}).items():
+                options[option] = options[option].replace(default=default)
     return options
 
 

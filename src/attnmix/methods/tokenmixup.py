@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -113,6 +113,7 @@ class TokenMixup(MixMethod):
     """
 
     base_option = "base"
+    base_defaults: ClassVar[dict[str, dict[str, Any]]] = {"cutmix": {"mixup_prob": 0.5}}  # DeiT's recipe
 
     def __init__(
         self,
@@ -344,9 +345,7 @@ class TokenMixup(MixMethod):
         if isinstance(base, str):
             from attnmix.methods.registry import create_method  # the table lists this method too
 
-            if base == "cutmix":  # DeiT's recipe
-                options = {"mixup_prob": 0.5, **options}
-            options = {"smoothing": self.smoothing, "seed": seed, **options}
+            options = {"smoothing": self.smoothing, "seed": seed, **self.base_defaults.get(base, {}), **options}
             base = create_method(base, num_classes=self.num_classes, **options)
         elif options:
             raise ValueError(f"base is a method already: its options {sorted(options)} belong to its constructor")
