@@ -30,6 +30,9 @@ def test_help_does_not_wait_for_torch():
         "import timm; import attnmix",
         "import attnmix; from timm.models import create_model",
         "import attnmix.models",
+        "import attnmix, importlib.util; importlib.util.find_spec('timm'); importlib.util.find_spec('timm')",
+        "import attnmix, transformers",
+        "import attnmix.training.loop",
     ],
 )
 def test_our_models_are_in_timms_registry_whichever_is_imported_first(imports):

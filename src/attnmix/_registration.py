@@ -18,18 +18,29 @@ def register_with_timm() -> None:
 
 
 class _OnceTimmIsImported(importlib.abc.MetaPathFinder):
+    """Finds timm as Python would, and has it followed by our models when it runs; being asked is not enough.
+
+    (transformers asks whether there is a timm long before anyone imports it.)
+    """
+
+    asking = False
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != "timm":
+        if fullname != "timm" or self.asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("timm")
+        self.asking = True
+        try:
+            spec = importlib.util.find_spec("timm")
+        finally:
+            self.asking = False
         if spec is None or spec.loader is None:
             return spec
         load = spec.loader.exec_module
 
         def load_and_register(module: ModuleType) -> None:
+            sys.meta_path.remove(self)
             load(module)
             importlib.import_module("attnmix.models")
 

@@ -18,9 +18,27 @@ def test_methods_come_with_their_first_line(capsys):
 
 
 def test_methods_come_with_their_options_and_defaults(capsys):
-    text = " ".join(" ".join(listed(capsys, "methods", "smmix")).split())
+    text = " ".join(" ".join(listed(capsys, "methods", "s*")).split())
     assert "side_ratio=(0.25, 0.75), side_law='ratio'" in text
-    assert "side_ratio" not in " ".join(listed(capsys, "methods", "mixup"))
+    assert "side_ratio" not in " ".join(listed(capsys, "methods", "m*"))
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "text"),
+    [
+        ("methods", "tokenmixup", "tau: a sample is easy if"),
+        ("methods", "tl_align", "boxes in whole patches of every size"),
+        ("recipes", "deit-small", "model: deit_small_patch16_224"),
+        ("recipes", "+transmix", "method: transmix"),
+        ("tables", "smmix-table-a4", "{label: random → corr"),
+    ],
+)
+def test_a_full_name_shows_all_that_is_known_of_it(capsys, what, name, text):
+    assert text in "\n".join(listed(capsys, what, name))
+
+
+def test_tables_come_with_their_first_line(capsys):
+    assert any("smmix-table-7 " in line and "DeiT-S" in line for line in listed(capsys, "tables"))
 
 
 def test_recipes_come_with_their_first_line(capsys):
@@ -45,7 +63,7 @@ def test_models_with_a_filter(capsys):
 
 def test_everything_but_models_when_nothing_is_named(capsys):
     lines = listed(capsys)
-    assert [line for line in lines if not line.startswith(" ")] == ["methods:", "recipes:", "data:"]
+    assert [line for line in lines if not line.startswith(" ")] == ["methods:", "recipes:", "tables:", "data:"]
 
 
 def test_wrong_words(capsys):
@@ -55,6 +73,8 @@ def test_wrong_words(capsys):
     assert "no models match 'resnet*'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["folder", "quickstart", "+smmix"])
-def test_a_filter_keeps_what_matches(capsys, name):
-    assert [line.split()[0] for line in listed(capsys, "recipes", name)] == [name]
+@pytest.mark.parametrize(
+    ("pattern", "name"), [("fold*", "folder"), ("quickstar?", "quickstart"), ("+smm*", "+smmix")]
+)
+def test_a_filter_keeps_what_matches(capsys, pattern, name):
+    assert [line.split()[0] for line in listed(capsys, "recipes", pattern)] == [name]

@@ -17,11 +17,15 @@ MODELS = {
 }
 
 
+# so that both parts of TokenMixup act on every sample of these small batches
+ACTING = {"tokenmixup": {"horizontal": 1, "vertical": 2, "tau": torch.inf, "rho": 0.0}}
+
+
 def make_task(make_vit, name, *, model="class token", **options):
     model_options, method_options = MODELS[model]
     vit = make_vit(**model_options)
     pasting = {} if name in ("none", "mixup") else {"mixup_prob": 0.0}
-    options = {**pasting, **method_options.get(name, {}), **options}
+    options = {**pasting, **ACTING.get(name, {}), **method_options.get(name, {}), **options}
     return attnmix.MixTask(vit, attnmix.create_method(name, num_classes=NUM_CLASSES, **options))
 
 
@@ -48,6 +52,9 @@ def test_a_step_returns_what_it_promises(make_vit, name, model, batch):
     assert out["loss"].isfinite()
     out["loss"].backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.view.model.parameters())
+    if name == "tokenmixup":  # mixes the labels of two mixed images once more
+        assert batch == 1 or out["stats"]["mixed_samples"] > 0
+        return
     # only the two images' classes, each with its weight
     for i in range(batch):
         wanted = torch.zeros(NUM_CLASSES)

@@ -128,8 +128,16 @@ def test_a_provider_of_another_grid_is_brought_to_the_models(make_vit):
     model, other = make_vit(), make_vit(patch_size=8)
     mixed = make_task("smmix", model, provider=other).mix(*make_batch())
     assert mixed.source_mask.flatten(1).any(dim=1).all()
-    share = make_task("transmix", model, provider=other, attention_share=1.0)(*make_batch())["mixed"].source_weight
-    assert ((share > 0) & (share < 1)).any()
+    for patch in (4, 8):  # 2 x 3 tokens; and 4 x 6 for a model of 2 x 3
+        model, other = make_vit(patch_size=12 - patch), make_vit(patch_size=patch).eval()
+        task = make_task("transmix", model, provider=other, attention_share=1.0, mask_to_grid="area")
+        mixed = task(*make_batch())["mixed"]
+        scores = wanted_scores(other, mixed.images, "class", -1).unflatten(1, (16 // patch, 24 // patch))
+        pixels = scores.repeat_interleave(patch, 1).repeat_interleave(patch, 2)  # what each pixel is given
+        cells = F.avg_pool2d(pixels[:, None], 12 - patch)[:, 0]
+        inside = F.avg_pool2d(mixed.source_mask.float()[:, None], 12 - patch)[:, 0]
+        wanted = (cells * inside).sum((1, 2)) / cells.sum((1, 2))
+        assert torch.allclose(mixed.source_weight, wanted, atol=1e-5)
 
 
 def test_a_provider_sees_images_normalised_as_it_was_trained(make_vit):
@@ -153,7 +161,13 @@ def test_a_provider_by_name_and_from_an_exported_folder(make_vit, tmp_path):
     model = timm.create_model("vit_tiny_patch16_224", **small)
     options = {key: small[key] for key in ("img_size", "patch_size", "depth")}
     _export(model, tmp_path, options)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "model.safetensors").rename(tmp_path / "run" / "model.safetensors")
+    (tmp_path / "config.json").rename(tmp_path / "run" / "config.json")
+    (tmp_path / "run").rename(tmp_path / "model")
     loaded = make_task("transmix", make_vit(), provider=str(tmp_path)).method.label.guide.provider.model
+    direct = make_task("transmix", make_vit(), provider=str(tmp_path / "model")).method.label.guide.provider.model
+    assert direct.head.weight.equal(loaded.head.weight)
     assert all(one.equal(two) for one, two in zip(loaded.parameters(), model.parameters(), strict=True))
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
 
@@ -177,7 +191,8 @@ def test_a_guide_costs_no_step_that_pastes_nothing(make_vit):
     [
         (("colour", -1), 'attention is "colour", but must be one of class, image, class-rollout'),
         (("image", -1, None, {"depth": 2}), "provider_options {'depth': 2} need a provider given by name"),
-        (("image", -1, "vit_tinny", {}), "provider 'vit_tinny' cannot be made"),
+        (("image", -1, "vit_tinny", {}), "provider 'vit_tinny' is neither the folder of a run nor a model"),
+        (("image", -1, "./nowhere", {}), "provider './nowhere' holds no exported model .*OUT/model"),
     ],
 )
 def test_wrong_guides_are_named(arguments, message):
@@ -198,6 +213,9 @@ def test_what_a_model_cannot_give_is_said_when_the_task_is_made(make_vit):
     with pytest.raises(ValueError, match="predicts 7 classes, not 5: .*consistency=False"):
         make_task("smmix", make_vit(), provider=make_vit(num_classes=7))
     make_task("smmix", make_vit(), provider=make_vit(num_classes=7), consistency=False)
+    strict = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=4, depth=1, num_classes=NUM_CLASSES)
+    with pytest.raises(ValueError, match="model VisionTransformer does not take these images: .*16.*32"):
+        make_task("smmix", make_vit(), provider=strict)(*make_batch())
     with pytest.raises(ValueError, match="looks at no model"):
         make_task("smmix", make_vit(), provider=make_vit(), attention="random")
 

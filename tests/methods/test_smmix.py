@@ -274,6 +274,24 @@ def test_token_head_is_trained_saved_and_not_exported(make_vit):
     assert not any("token_head" in key for key in task.get_eval_model().state_dict())
 
 
+def test_token_head_starts_from_the_methods_seed_alone(make_vit):
+    heads = []
+    for seed, others in ((0, 0), (0, 1), (1, 0)):
+        model = make_vit()
+        torch.manual_seed(others)
+        state = torch.get_rng_state()
+        heads.append(make_task(model, token_head=True, seed=seed).method.token_head.weight)
+        assert torch.get_rng_state().equal(state)
+    assert heads[0].equal(heads[1])
+    assert not heads[0].equal(heads[2])
+
+
+def test_random_scores_need_no_block_of_the_model(make_vit):
+    options = {"regions": "cutmix", "fine": False, "attention": "random", "block": 7}
+    out = make_task(make_vit(), **options)(*make_batch(4))
+    assert set(out["losses"]) == {"classification", "consistency"}
+
+
 def test_token_head_gets_a_gradient_in_every_step_even_of_mixup(make_vit):
     task = make_task(make_vit(), token_head=True, mixup_prob=1.0)
     task(*make_batch(4))["loss"].backward()

@@ -543,9 +543,7 @@ def test_cutmix_draws_mixup_half_of_the_time_by_default():
         {"score_pool": "mean"},
         {"score_pool": "attention"},
         {"score_weight": 0.5},
-        {"score_at": "final", "tau": 0.17},
         {"samples": "random"},
-        {"samples": "random", "random_samples": 3},
         {"tokens": "random"},
     ],
     ids=str,
@@ -554,6 +552,29 @@ def test_every_option_changes_the_result(make_vit, options):
     images, labels = make_batch(6)
     default, other = make_task(make_vit())(images, labels), make_task(make_vit(), **options)(images, labels)
     assert not torch.allclose(default["loss"], other["loss"], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ({"samples": "random"}, {"samples": "random", "random_samples": 3}),
+        ({"score_at": "final"}, {"samples": "random", "random_samples": 0}),
+    ],
+    ids=str,
+)
+def test_where_there_is_no_score_loss_the_options_still_tell(make_vit, one, two):
+    images, labels = make_batch(6)
+    losses = [make_task(make_vit(), **options)(images, labels)["loss"] for options in (one, two)]
+    assert not torch.allclose(*losses, atol=1e-5)
+
+
+def test_a_base_of_several_smooths_as_the_drawn_one_does(make_vit):
+    members = [
+        attnmix.create_method(n, num_classes=NUM_CLASSES, smoothing=s) for n, s in (("mixup", 0.5), ("none", 0))
+    ]
+    method = TokenMixup(num_classes=NUM_CLASSES, base=Choice(members, [0, 1]), tau=0.0)
+    out = attnmix.MixTask(make_vit(), method)(*make_batch(4))
+    assert out["target"].min() == 0
 
 
 def test_salient_tokens_are_the_highest():
@@ -711,6 +732,8 @@ def test_a_compiled_model_gives_the_same_step(make_vit):
         ({"base": TokenMixup(num_classes=3)}, "base contains TokenMixup, which has a training step of its own"),
         ({"base": Choice([TokenMixup(num_classes=3)])}, "base contains TokenMixup"),
         ({"base": attnmix.create_method("cutmix", num_classes=4)}, "base has 4 classes, TokenMixup 3"),
+        ({"base": None}, "base is None, but must be a method's name"),
+        ({"base": "cutmx"}, 'base: no method "cutmx"; did you mean "cutmix"'),
         (
             {"base": attnmix.create_method("cutmix", num_classes=3), "prob": 0.5},
             "base is a method already: its options .'prob'. belong",

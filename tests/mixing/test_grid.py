@@ -18,6 +18,11 @@ def test_area_is_the_exact_share_where_nearest_takes_one_pixel():
     assert nearest.tolist() == [[0, 0], [0, 1]]
 
 
+def test_grid_share_of_no_scores_is_the_masks_own():
+    mask = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
+    assert grid_share(torch.zeros(2, 4), mask).tolist() == [0.5, 1.0]
+
+
 def test_grid_share_is_the_part_of_the_scores_under_the_mask():
     scores = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
     assert grid_share(scores, torch.tensor([[1.0, 0.0, 0.5, 0.0]])).tolist() == [0.25]

@@ -128,12 +128,13 @@ def test_nothing_to_swap_is_the_identity_to_the_bit(saliency, easy, rho):
 
 def test_one_sample_without_numbers_leaves_the_others_alone():
     saliency = make_saliency(4)
+    saliency[3] = 0.0  # nobody's partner
     clean = swap_salient(saliency, torch.tensor([True, True, False, False]), rho=0.01)
     saliency[3] = torch.nan
     swap = swap_salient(saliency, torch.tensor([True, True, False, False]), rho=0.01)
     assert swap.source_weight.isfinite().all()
-    if 3 not in clean.partner[:2].tolist():
-        assert swap.mask.equal(clean.mask)
+    assert 3 not in clean.partner[:2].tolist()
+    assert swap.mask.equal(clean.mask)
 
 
 def test_the_random_baseline_swaps_as_many_tokens_as_would_be_salient_on_average():

@@ -209,7 +209,8 @@ def test_a_saved_overlaid_recipe_holds_the_merged_values(tmp_path):
             "deit-small+transmx",
             r"unknown overlay 'transmx'; did you mean 'transmix'\?; known: smmix, tl-align, ",
         ),
-        ("deit-small+", r"unknown overlay ''; known: smmix, "),
+        ("smmix-table-7", "is no recipe but a table: attnmix ablate smmix-table-7 RECIPE"),
+        ("deit-small+", r"a \+ without an overlay behind it; known: smmix, "),
         (
             "deit-small+quickstart",
             r"unknown overlay 'quickstart'; 'quickstart' is a recipe, and one is enough; known",

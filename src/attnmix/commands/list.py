@@ -1,15 +1,21 @@
-"""List what can be named: methods, recipes, models, data."""
+"""List what can be named: methods, recipes, tables of the papers, models, data."""
 
+import inspect
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from attnmix.commands.ablations import known_presets, preset_title
 from attnmix.training.reading import known_overlays, known_recipes
 
 EXAMPLES = """
 examples:
-  attnmix list                       # methods, recipes and data
+  attnmix list                       # methods, recipes, tables and data
+  attnmix list methods smmix         # a method whole: what each option means
+  attnmix list recipes deit-small    # a recipe whole, as a file to start from
+  attnmix list tables smmix-table-7  # rows of a table, for attnmix ablate
   attnmix list recipes '+*'          # overlays, as in: attnmix train deit-small+transmix
   attnmix list models                # timm's vision transformers
   attnmix list models 'deit*'        # those that match
@@ -25,17 +31,22 @@ NOT_YET = ("*_resnet*", "*_r26*", "*_r50*")  # other layouts of tokens
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what to list and a filter."""
-    kinds = ["methods", "recipes", "models", "data"]
+    kinds = ["methods", "recipes", "tables", "models", "data"]
     parser.add_argument("what", nargs="?", choices=kinds, help="what to list; everything but models if left out")
-    parser.add_argument("filter", nargs="?", help="only names that match this pattern, as 'deit*'")
+    help_text = "only names that match this pattern, as 'deit*'; a full name shows all that is known of it"
+    parser.add_argument("filter", nargs="?", help=help_text)
 
 
 def run(arguments: Namespace) -> int:
     """Print the lists."""
     from fnmatch import fnmatch
 
-    listings = {"methods": _methods, "recipes": _recipes, "data": _data, "models": _models}
-    kinds = [arguments.what] if arguments.what else ["methods", "recipes", "data"]
+    whole = _whole(arguments.what, arguments.filter)
+    if whole is not None:
+        print(whole.rstrip())
+        return 0
+    listings = {"methods": _methods, "recipes": _recipes, "tables": _tables, "data": _data, "models": _models}
+    kinds = [arguments.what] if arguments.what else ["methods", "recipes", "tables", "data"]
     for kind in kinds:
         rows = [row for row in listings[kind]() if arguments.filter is None or fnmatch(row[0], arguments.filter)]
         if not rows:
@@ -50,6 +61,18 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
+def _whole(what: str | None, name: str | None) -> str | None:
+    """Everything there is to read of one method, recipe, overlay or table; None for any other name."""
+    if what == "methods":
+        import attnmix
+
+        kind = attnmix.METHODS.get(str(name).replace("_", "-"))
+        return None if kind is None else inspect.getdoc(kind)
+    files = {"recipes": known_recipes() | _overlay_files(), "tables": known_presets()}.get(what or "", {})
+    path = files.get(str(name))
+    return None if path is None else path.read_text(encoding="utf-8")
+
+
 def _methods() -> Iterator[tuple[str, str]]:
     import attnmix
     from attnmix.methods import method_options
@@ -62,9 +85,16 @@ def _methods() -> Iterator[tuple[str, str]]:
 
 
 def _recipes() -> Iterator[tuple[str, str]]:
-    overlays = {f"+{name}": path for name, path in known_overlays().items()}  # as they are typed
-    for name, path in {**known_recipes(), **overlays}.items():
+    for name, path in (known_recipes() | _overlay_files()).items():
         yield name, path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
+
+
+def _overlay_files() -> dict[str, Path]:
+    return {f"+{name}": path for name, path in known_overlays().items()}  # as they are typed
+
+
+def _tables() -> Iterator[tuple[str, str]]:
+    yield from ((name, preset_title(path)) for name, path in known_presets().items())
 
 
 def _data() -> Iterator[tuple[str, str]]:

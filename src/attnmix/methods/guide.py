@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import timm
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnmix.attention import AttentionTap
+from attnmix.attention.flow import share_out
+from attnmix.attention.rollout import mean_over_blocks
 from attnmix.backbone import BackboneView
 from attnmix.mixing import fold_tokens
 from attnmix.mixing.draws import check_choice
@@ -92,23 +94,18 @@ class AttentionGuide:
     @torch.no_grad()
     def clean(self, view: BackboneView, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits `[B, C]` and attention of a forward as at inference: the model's, or the provider's."""
-        guide = view
-        if self.provider is not None:
-            guide = self.provider
-            guide.model.to(images.device)
-            own = images
-            images = _as_the_provider_sees(images, view.model, guide.model)
-            images = images.to(next(guide.model.parameters()).dtype)
+        guide, seen = self._guide(view, images)
         with guide.evaluating(), guide.open_tap(self.blocks) as tap:
-            logits = guide(images)
-        attention = self._read(guide, tap, images)
-        if guide is not view:
-            ours, theirs = view.grid_size(own.shape[-2:]), guide.grid_size(images.shape[-2:])
-            if ours != theirs:
-                attention = F.interpolate(fold_tokens(attention, theirs)[:, None], size=ours, mode="area").flatten(
-                    1
-                )
-        return logits, attention
+            logits = self._forward(guide, seen)
+        maps = fold_tokens(self._read(guide, tap, seen), guide.grid_size(seen.shape[-2:]))
+        return logits, share_out(maps, view.grid_size(images.shape[-2:])).flatten(1)
+
+    @torch.no_grad()
+    def clean_logits(self, view: BackboneView, images: Tensor) -> Tensor:
+        """The logits alone."""
+        guide, seen = self._guide(view, images)
+        with guide.evaluating():
+            return self._forward(guide, seen)
 
     def draw(self, view: BackboneView, images: Tensor, generator: torch.Generator) -> Tensor:
         """Uniform random scores."""
@@ -116,13 +113,27 @@ class AttentionGuide:
         scores = torch.rand(len(images), rows * columns, generator=generator)
         return scores.to(images.device, non_blocking=True)
 
+    def _guide(self, view: BackboneView, images: Tensor) -> tuple[BackboneView, Tensor]:
+        """Who looks, and at what: the model, or the provider at images normalised and typed as it wants them."""
+        if self.provider is None:
+            return view, images
+        model = self.provider.model.to(images.device)
+        dtype = next(model.parameters()).dtype
+        return self.provider, _as_the_provider_sees(images.to(dtype), view.model, model)
+
+    def _forward(self, guide: BackboneView, images: Tensor) -> Tensor:
+        try:
+            return guide(images)
+        except AssertionError as error:  # timm's, for another image size
+            raise ValueError(f"the model {guide.name} does not take these images: {error}") from error
+
     def _read(self, view: BackboneView, tap: AttentionTap, images: Tensor) -> Tensor:
         size = images.shape[-2:]
         if self.attention == "class-rollout":
             return tap.class_rollout()
         if self.attention == "image-rollout":
             calls = range(view.num_attention_calls)
-            return torch.stack([view.image_attention(tap, block, size) for block in calls]).mean(dim=0)
+            return mean_over_blocks([view.image_attention(tap, block, size) for block in calls])
         read = view.class_attention if self.attention == "class" else view.image_attention
         return read(tap, self.block, size)
 
@@ -130,14 +141,20 @@ class AttentionGuide:
 def _frozen(provider: str | nn.Module, options: Mapping[str, Any]) -> nn.Module:
     if isinstance(provider, nn.Module):
         return provider
-    from pathlib import Path
-
-    name = f"local-dir:{provider}" if (Path(provider) / "config.json").is_file() else provider
+    folders = [
+        folder for folder in (Path(provider), Path(provider) / "model") if (folder / "config.json").is_file()
+    ]
+    if not folders and (Path(provider).exists() or provider.startswith((".", "/"))):
+        raise ValueError(f"provider {provider!r} holds no exported model (a run's folder has one in OUT/model)")
+    name = f"local-dir:{folders[0]}" if folders else provider
     try:
         model = timm.create_model(name, **{"pretrained": True, **options})
     except Exception as error:  # unknown name, no network, weights that do not fit: all are the user's to mend
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"provider {provider!r} cannot be made with options {dict(options)}: {reason}") from error
+        raise ValueError(
+            f"provider {provider!r} is neither the folder of a run nor a model that timm can make with options "
+            f"{dict(options)}: {reason}"
+        ) from error
     return model.requires_grad_(False)
 
 

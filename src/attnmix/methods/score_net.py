@@ -1,8 +1,12 @@
 """TokenMixup's ScoreNet: how difficult a sample is, told at an intermediate block."""
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from attnmix.methods.heads import added_linear
 
 
 class ScoreNet(nn.Module):
@@ -18,13 +22,20 @@ class ScoreNet(nn.Module):
     """
 
     def __init__(
-        self, width: int, num_classes: int, *, pool: str, prefix: int, generator: torch.Generator
+        self,
+        width: int,
+        num_classes: int,
+        *,
+        pool: str,
+        prefix: int,
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
         self.pool = pool
         self.prefix = prefix
-        self.attend = _linear(width, 1, generator) if pool == "attention" else None
-        self.classify = _linear(width, num_classes, generator)
+        linear = partial(added_linear, width, generator=generator)
+        self.attend = linear(1) if pool == "attention" else None
+        self.classify = linear(num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits `[B, C]` of tokens `[B, prefix + N, D]` or `[B, gh, gw, D]`."""
@@ -45,10 +56,3 @@ def easy_samples(difficulty: Tensor, *, tau: float, scale: float = 1.0) -> Tenso
 def difficulty(logits: Tensor, label: Tensor) -> Tensor:
     """Each sample's cross-entropy against its soft label (eq. 1): `[B, C]`, `[B, C]` -> `[B]` float32."""
     return F.cross_entropy(logits.float(), label, reduction="none")
-
-
-def _linear(width: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, width, outputs, device="cpu")
-    nn.init.trunc_normal_(layer.weight, std=0.02, generator=generator)
-    nn.init.zeros_(layer.bias)
-    return layer

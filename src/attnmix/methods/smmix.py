@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from attnmix.backbone import BackboneView
 from attnmix.methods.base import MixMethod, Plan, Run
 from attnmix.methods.guide import AttentionGuide
+from attnmix.methods.heads import added_linear, of_the_same_seed
 from attnmix.methods.labels import AreaLabel, LabelPolicy
 from attnmix.methods.tl_align import AlignedLabel
 from attnmix.methods.transmix import AttentionLabel
@@ -209,10 +210,8 @@ class SMMix(MixMethod):
             )
         if self.has_token_head and self.token_head is None:
             like = next(view.model.parameters())
-            head = nn.Linear(view.embed_dim, self.num_classes, device=like.device, dtype=like.dtype)
-            nn.init.trunc_normal_(head.weight, std=0.02)
-            nn.init.zeros_(head.bias)
-            self.token_head = head
+            head = added_linear(view.embed_dim, self.num_classes, generator=of_the_same_seed(self.generator))
+            self.token_head = head.to(like.device, like.dtype)
 
     def plan(self, view: BackboneView, images: Tensor) -> Plan:
         """Draw and apply; looks at the model where a window is pasted."""
@@ -225,7 +224,7 @@ class SMMix(MixMethod):
             return Plan(self.sampler.blend(batch, self.generator).apply(images))
         if self.regions == "cutmix":
             mixed = self.sampler.paste(batch, size, self.generator).apply(images)
-            return Plan(mixed, Guide(self.guide.clean(view, images)[0] if self.consistency else None, None))
+            return Plan(mixed, Guide(self.guide.clean_logits(view, images) if self.consistency else None, None))
 
         grid = view.grid_size(size)
         partners = self.sampler.partners(batch, self.generator).to(images.device, non_blocking=True)
@@ -272,14 +271,11 @@ class SMMix(MixMethod):
     def _clean_pass(self, view: BackboneView, images: Tensor) -> tuple[Tensor | None, Tensor]:
         """Logits `[B, C]` and attention `[B, N]` of the unmixed batch, as far as anything needs them."""
         read = self.source == "max" or self.target != "corr"
-        if self.guide.attention != "random" and (read or self.consistency):
+        if self.guide.attention != "random" and read:
             logits, attention = self.guide.clean(view, images)
             return logits if self.consistency else None, attention
         attention = self.guide.draw(view, images, self.generator)
-        if not self.consistency:
-            return None, attention
-        with torch.no_grad(), view.evaluating():
-            return view(images), attention
+        return self.guide.clean_logits(view, images) if self.consistency else None, attention
 
 
 def _label_policy(name: str) -> LabelPolicy:

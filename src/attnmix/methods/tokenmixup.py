@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnmix.attention.call import AttentionCall
-from attnmix.attention.flow import MIXES_CHANNELS, ChannelAttention, attention_steps
+from attnmix.attention.flow import MIXES_CHANNELS, ChannelAttention, attention_steps, share_out
 from attnmix.attention.intervene import changed_tokens, peek, shared_memory
 from attnmix.attention.quantities import first_row
 from attnmix.backbone import BackboneView
 from attnmix.methods.base import MixMethod, Plan
 from attnmix.methods.choice import Choice
+from attnmix.methods.heads import of_the_same_seed
 from attnmix.methods.none import NoMix
 from attnmix.methods.score_net import ScoreNet, difficulty, easy_samples
 from attnmix.mixing import mix_targets
@@ -72,8 +72,9 @@ class TokenMixup(MixMethod):
     training forward; in evaluation mode, or without gradient, a step is that of `base`.
 
     If no sample is easy (`tau=0`) or no token leads by rho, HTM leaves batch and labels as `base` made them.
-    Steps that `base` leaves unmixed because of its `prob` stay plain. `mixed` in the result is `base`'s. Under
-    `torch.compile` the forwards in which tokens are mixed run uncompiled.
+    Steps that `base` leaves unmixed because of its `prob` stay plain. `mixed` in the result is `base`'s. Eq. 11
+    mixes whole labels: those of a base that follows tokens (TL-Align, SMMix's regions) are taken as they would be
+    without the swap. Under `torch.compile` the forwards in which tokens are mixed run uncompiled.
 
     Blocks count from 0, negative ones from the last, where the paper counts layers from 1. The paper's settings:
     CCT-7/3x1 on CIFAR-100 `horizontal=2, tau=0.2, rho=0.005, vertical=2, kappa=80`; on CIFAR-10 `horizontal=2,
@@ -104,8 +105,9 @@ class TokenMixup(MixMethod):
             paper takes 5 of 128.
         tokens: `salient`; or `random` as the paper's baseline (supplement H.2): partners and as many tokens as
             would be salient on average, and VTM's tokens, at random.
-        smoothing: label smoothing.
-        seed: of the one generator of this method and its base, and of ScoreNet's initial weights.
+        smoothing: label smoothing; a base that is a method already brings its own.
+        seed: of the one generator of this method and its base (in the place of the base's own), and of
+            ScoreNet's initial weights.
         base_options: options of `base`, where it is named.
 
     Raises:
@@ -217,14 +219,12 @@ class TokenMixup(MixMethod):
         if self.score_net is None and self.samples == "easy" and self.score_at == "block":
             like = next(view.model.parameters())
             pool = ("class" if has_class else "attention") if self.score_pool == "auto" else self.score_pool
-            # a generator of its own, so that the base draws what it would draw alone
-            generator = torch.Generator().manual_seed(self.generator.initial_seed())
             net = ScoreNet(
                 view.block_width(block),
                 self.num_classes,
                 pool=pool,
                 prefix=view.block_prefix(block),
-                generator=generator,
+                generator=of_the_same_seed(self.generator),
             )
             self.score_net = net.to(like.device, like.dtype)
 
@@ -238,8 +238,8 @@ class TokenMixup(MixMethod):
 
     def forward(self, view: BackboneView, images: Tensor, labels: Tensor) -> dict[str, Any]:
         """The base's step, with tokens mixed during its training forward."""
-        targets = self.targets(labels)
         plan = self.plan(view, images)
+        targets = (plan.method or self.base).targets(labels)
         step: _Step | None = None
         if self._acts(view, plan):
             label = mix_targets(targets, plan.mixed.source_index, plan.mixed.source_weight)
@@ -346,7 +346,12 @@ class TokenMixup(MixMethod):
             from attnmix.methods.registry import create_method  # the table lists this method too
 
             options = {"smoothing": self.smoothing, "seed": seed, **self.base_defaults.get(base, {}), **options}
-            base = create_method(base, num_classes=self.num_classes, **options)
+            try:
+                base = create_method(base, num_classes=self.num_classes, **options)
+            except ValueError as error:
+                raise ValueError(f"base: {error}") from error
+        elif not isinstance(base, MixMethod):
+            raise ValueError(f"base is {base!r}, but must be a method's name, as cutmix or none, or a method")
         elif options:
             raise ValueError(f"base is a method already: its options {sorted(options)} belong to its constructor")
         if base.num_classes != self.num_classes:
@@ -369,11 +374,7 @@ def _saliency(view: BackboneView, number: int, call: AttentionCall, image_size: 
     """
     step = attention_steps(view.flow(image_size))[number]
     scores = first_row(call)[:, step.prefix :] if step.has_class_row else step.image_attention(call)
-    maps = step.fold(scores)
-    if step.key_grid != step.grid:
-        share = math.prod(step.key_grid) / math.prod(step.grid)
-        maps = F.interpolate(maps[:, None], size=step.grid, mode="nearest")[:, 0] * share
-    return maps.flatten(1)
+    return share_out(step.fold(scores), step.grid).flatten(1)
 
 
 def _refuse_checkpointing(view: BackboneView) -> None:

@@ -1,5 +1,6 @@
 """From pixels to tokens and back."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -24,9 +25,14 @@ def mask_to_grid(mask: Tensor, grid: tuple[int, int], *, how: str = "nearest") -
 
 
 def grid_share(scores: Tensor, mask: Tensor) -> Tensor:
-    """Share of the scores that lies under the mask: `[B, N]`, `[B, N]` -> `[B]` in [0, 1] (TransMix eq. 7)."""
+    """Share of the scores that lies under the mask: `[B, N]`, `[B, N]` -> `[B]` in [0, 1] (TransMix eq. 7).
+
+    Scores that are all 0 say nothing: then it is the mask's own share.
+    """
     # both sums in one order of terms, so that a full mask gives exactly 1
-    return ((scores * mask).sum(dim=1) / scores.sum(dim=1)).clamp(0, 1)
+    total = scores.sum(dim=1)
+    share = (scores * mask).sum(dim=1) / total
+    return torch.where(total > 0, share, mask.mean(dim=1)).clamp(0, 1)
 
 
 def fold_tokens(tokens: Tensor, grid: tuple[int, int]) -> Tensor:

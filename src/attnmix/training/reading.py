@@ -79,6 +79,8 @@ def recipe_files(recipe: str | os.PathLike[str]) -> list[Path]:
         raise ValueError(
             f"{str(recipe)!r} names no recipe: an overlay changes a few keys of one, as in deit-small+{name}"
         )
+    if "-table-" in words[0]:
+        raise ValueError(f"{words[0]!r} is no recipe but a table: attnmix ablate {words[0]} RECIPE --out DIR")
     raise ValueError(
         f"unknown recipe {words[0]!r}{nearest(words[0], recipes)}; known: {', '.join(recipes)}, or a path to a "
         f"YAML file; an overlay goes behind a +, as in deit-small+transmix"
@@ -86,6 +88,8 @@ def recipe_files(recipe: str | os.PathLike[str]) -> list[Path]:
 
 
 def _overlay(name: str, known: Mapping[str, Path]) -> Path:
+    if not name:
+        raise ValueError(f"a + without an overlay behind it; known: {', '.join(known)}")
     if name not in known:
         hint = f"; {name!r} is a recipe, and one is enough" if name in known_recipes() else nearest(name, known)
         raise ValueError(f"unknown overlay {name!r}{hint}; known: {', '.join(known)}")

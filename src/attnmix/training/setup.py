@@ -90,8 +90,10 @@ def _build_model(recipe: Recipe, **options: Any) -> nn.Module:
             hint = nearest(recipe.model, timm.list_models())
             raise ValueError(f"unknown model {recipe.model!r}{hint}; see `attnmix list models`") from error
         reason = str(error) or type(error).__name__
-        message = f"model {recipe.model!r} cannot be made with model_options {recipe.model_options}: {reason}"
-        raise ValueError(message) from error
+        raise ValueError(
+            f"model {recipe.model!r} cannot be made with model_options {recipe.model_options}: {reason}. A "
+            "recipe's are for its own model: --model_options '{img_size: 48}' replaces all of them"
+        ) from error
 
 
 def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
