@@ -342,7 +342,8 @@ def test_help_lists_the_presets_and_a_recipes_values(capsys):
             "smmix-table-9",
             ["--rows", "0,2", "--providers", "deit-t=nowhere"],
             "row 0 (pre-trained DeiT-T): provider 'nowhere' is neither the folder of a run nor a model "
-            "that timm can make with options {}: Unknown model (nowhere); --providers deit-t=MODEL names another model; --rows 2 leaves the row out",
+            "that timm can make with options {}: Unknown model (nowhere); --providers deit-t=MODEL names another "
+            "model; --rows 2 leaves the row out",
         ),
         ("smmix-table-8", ["--method_options.porb", "1"], 'no method of smmix-table-8 has the option "porb"'),
         ("smmix-table-8", ["--method_options.side_ratio", "[0,1]"], "side_ratio has no effect: every row"),
@@ -366,7 +367,9 @@ def test_providers_that_do_not_fit_end_before_any_training(tmp_path, capsys, exp
     error = capsys.readouterr().err
     assert "row 0 (pre-trained DeiT-T): the provider VisionTransformer predicts 7 classes, not 10" in error
     assert ablate("smmix-table-9", out, *words, f"deit-t={exported(10, img_size=32)}") == 2
-    assert "row 0 (pre-trained DeiT-T): Input height (48) doesn't match model (32)" in capsys.readouterr().err
+    assert (
+        "the provider VisionTransformer does not take these images: Input height (48)" in capsys.readouterr().err
+    )
     assert not out.exists()
 
 

@@ -1,4 +1,5 @@
 import pytest
+import timm
 import torch
 
 import attnmix
@@ -112,7 +113,14 @@ def test_controls_need_no_training(make_vit, pictures):
         "area of the box",
         "centre prior in attention's place",
         "untrained network",
+        "area of whole patches",
+        "untrained network",
     ]
+    assert rows["area of whole patches (TL-Align)"] != rows["area of the box (CutMix)"]
+    traced = label_content_error(
+        make_vit(), pasting_method("tl-align", num_classes=NUM_CLASSES), images, labels, masks
+    )
+    assert rows["untrained network (TL-Align)"].mean == pytest.approx(traced.mean, abs=1e-6)
     area = label_content_error(
         make_vit(), pasting_method("cutmix", num_classes=NUM_CLASSES), images, labels, masks
     )
@@ -123,7 +131,16 @@ def test_controls_need_no_training(make_vit, pictures):
 def test_controls_read_image_attention_where_there_is_no_class_token(make_vit, pictures):
     images, labels, masks = pictures
     model = make_vit(class_token=False, global_pool="avg")
-    assert len(label_content_controls(model, images, labels, masks, num_classes=NUM_CLASSES)) == 4
+    assert len(label_content_controls(model, images, labels, masks, num_classes=NUM_CLASSES)) == 6
+
+
+def test_controls_leave_out_labels_that_cannot_be_traced(pictures):
+    _, labels, masks = pictures
+    images, masks = torch.randn(12, 3, 32, 48), masks.repeat_interleave(2, 1).repeat_interleave(2, 2)
+    size = {"img_size": (32, 48), "patch_size": 16, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    model = timm.create_model("xcit_nano_12_p16_224", num_classes=NUM_CLASSES, **size)
+    rows = label_content_controls(model, images, labels, masks, num_classes=NUM_CLASSES)
+    assert not any("TL-Align" in name for name in rows)
 
 
 def test_centre_prior_is_symmetric_and_highest_in_the_middle():

@@ -214,7 +214,7 @@ def test_what_a_model_cannot_give_is_said_when_the_task_is_made(make_vit):
         make_task("smmix", make_vit(), provider=make_vit(num_classes=7))
     make_task("smmix", make_vit(), provider=make_vit(num_classes=7), consistency=False)
     strict = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=4, depth=1, num_classes=NUM_CLASSES)
-    with pytest.raises(ValueError, match="model VisionTransformer does not take these images: .*16.*32"):
+    with pytest.raises(ValueError, match="provider VisionTransformer does not take these images: .*16.*32"):
         make_task("smmix", make_vit(), provider=strict)(*make_batch())
     with pytest.raises(ValueError, match="looks at no model"):
         make_task("smmix", make_vit(), provider=make_vit(), attention="random")

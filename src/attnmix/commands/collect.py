@@ -27,7 +27,9 @@ PICTURES = 3  # per method
 KINDS = {"keep": "none", "blend": "mixup", "paste": "cutmix"}  # plain CutMix is what all are compared with
 NOTE = (
     f"Label-content error: {LOOKED_AT} evaluation images mixed by each method under its own trained model, Mixup "
-    "left out. SMMix pastes regions of its own choice; the others, and the controls, paste CutMix's boxes."
+    "left out. SMMix pastes regions of its own choice, TL-Align boxes of whole patches, the others CutMix's: "
+    "compare a label with the controls on its own boxes. TokenMixup's is its base's label, since tokens are mixed "
+    "in training alone."
 )
 
 

@@ -100,29 +100,48 @@ def label_content_error(
 def label_content_controls(
     untrained: nn.Module, images: Tensor, labels: Tensor, masks: Tensor, *, num_classes: int, seed: int = 0
 ) -> dict[str, LabelContentError]:
-    """What no trained attention is needed for, on CutMix's boxes; arguments as `label_content_error`'s."""
-    task = MixTask(untrained, _transmix_for(untrained, num_classes=num_classes, seed=seed))
+    """What no trained attention is needed for; arguments as `label_content_error`'s.
+
+    On CutMix's boxes, which TransMix pastes too, and on TL-Align's own, which are of whole patches; without these
+    where the model's labels cannot be traced (XCiT).
+    """
+    attention = "class" if BackboneView(untrained).has_class_row else "image"
+    transmix = pasting_method("transmix", num_classes=num_classes, seed=seed, attention=attention)
+    tl_align = pasting_method("tl-align", num_classes=num_classes, seed=seed)
+    assert transmix is not None
+    assert tl_align is not None
+    half, area, centre, fresh = _controls(MixTask(untrained, transmix), images, labels, masks, seed)
+    rows = {
+        "constant one half": half,
+        "area of the box (CutMix)": area,
+        "centre prior in attention's place (TransMix)": centre,
+        "untrained network (TransMix)": fresh,
+    }
+    try:
+        task = MixTask(untrained, tl_align)
+    except ValueError:
+        return rows
+    _, area, _, fresh = _controls(task, images, labels, masks, seed)
+    return {**rows, "area of whole patches (TL-Align)": area, "untrained network (TL-Align)": fresh}
+
+
+def _controls(
+    task: MixTask, images: Tensor, labels: Tensor, masks: Tensor, seed: int
+) -> tuple[LabelContentError, ...]:
+    """On the task's boxes: constant one half, area, a centre prior read as TransMix does, the task's own label."""
     grid = task.view.grid_size(images.shape[-2:])
     prior = centre_prior(grid).to(images.device)
-    found: dict[str, list[Tensor]] = {}
-    truths, targets = [], []
+    found, truths, targets = [], [], []
     with torch.no_grad(), task.view.evaluating():
         for index in _batches(len(images), seed):
             mixed = task(images[index], labels[index])["mixed"]
             assert mixed.source_mask is not None
             area = mixed.source_mask.float().mean(dim=(1, 2))
             centred = attention_weight(prior.expand(len(index), -1), mixed.source_mask, area, grid=grid)
-            rows = {
-                "constant one half": torch.full_like(area, 0.5),
-                "area of the box (CutMix)": area,
-                "centre prior in attention's place (TransMix)": centred,
-                "untrained network (TransMix)": mixed.source_weight,
-            }
-            for name, weight in rows.items():
-                found.setdefault(name, []).append(weight)
+            found.append((torch.full_like(area, 0.5), area, centred, mixed.source_weight))
             truths.append(visible_share(mixed, masks[index]))
             targets.append(index)
-    return {name: _summarise(weights, truths, targets) for name, weights in found.items()}
+    return tuple(_summarise(list(weights), truths, targets) for weights in zip(*found, strict=True))
 
 
 def centre_prior(grid: tuple[int, int]) -> Tensor:
@@ -130,14 +149,6 @@ def centre_prior(grid: tuple[int, int]) -> Tensor:
     axes = [torch.exp(-0.5 * (((torch.arange(side) + 0.5) / side - 0.5) / 0.25) ** 2) for side in grid]
     bump = axes[0][:, None] * axes[1]
     return (bump / bump.sum()).flatten()[None]
-
-
-def _transmix_for(model: nn.Module, *, num_classes: int, seed: int) -> MixMethod:
-    """TransMix reading whichever attention the model has."""
-    attention = "class" if BackboneView(model).has_class_row else "image"
-    method = pasting_method("transmix", num_classes=num_classes, seed=seed, attention=attention)
-    assert method is not None
-    return method
 
 
 def _batches(count: int, seed: int) -> Iterator[Tensor]:

@@ -125,7 +125,10 @@ class AttentionGuide:
         try:
             return guide(images)
         except AssertionError as error:  # timm's, for another image size
-            raise ValueError(f"the model {guide.name} does not take these images: {error}") from error
+            whose = "model" if self.provider is None else "provider"
+            raise ValueError(
+                f"the {whose} {guide.name} does not take these images: {str(error).rstrip('.')}"
+            ) from error
 
     def _read(self, view: BackboneView, tap: AttentionTap, images: Tensor) -> Tensor:
         size = images.shape[-2:]
