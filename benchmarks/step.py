@@ -24,7 +24,7 @@ from attnmix.evaluation.step_cost import measure_step_costs
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["deit_tiny_patch16_224"])
-    parser.add_argument("--methods", nargs="+", default=["none", "cutmix", "transmix", "smmix"])
+    parser.add_argument("--methods", nargs="+", default=[name for name in attnmix.METHODS if name != "mixup"])
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
@@ -45,6 +45,8 @@ def main() -> None:
         tasks = {}
         for method in args.methods:
             options = {"mixup_prob": 0.0} if method not in ("none", "mixup") else {}
+            if method == "tokenmixup":
+                options["tau"] = float("inf")  # an untrained model finds no sample easy
             mixing = attnmix.create_method(method, num_classes=model.num_classes, **options)
             tasks[method] = attnmix.MixTask(model, mixing)
         with Progress(transient=True) as bar:
