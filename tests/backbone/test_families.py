@@ -151,7 +151,7 @@ def test_a_finer_grid_of_keys_is_summed_up_on_the_final_one():
     view, size = view_of("swin_dynamic"), FAMILIES["swin_dynamic"].size  # 12x10 tokens, then 6x5
     tap = run("swin_dynamic", view)
     step = attention_steps(view.flow(size))[0]
-    fine = step.fold(step.image_attention(tap._call(0)))
+    fine = step.fold(step.image_attention(tap.call(0)))
     coarse = fine.unflatten(2, (5, 2)).unflatten(1, (6, 2)).sum(dim=(2, 4))
     assert torch.allclose(view.image_attention(tap, 0, size).unflatten(1, (6, 5)), coarse, atol=1e-6)
 

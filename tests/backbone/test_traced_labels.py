@@ -209,7 +209,7 @@ def test_fold_is_the_mean_over_all_queries_of_the_global_matrix(name):
     for number, attention in enumerate(attention_steps(view.flow(size))):
         window, shift, pads_first = swin_windows(view.blocks[number])
         whole = global_matrix(matrices[number], attention.grid, window, shift, pads_first=pads_first)
-        found = attention.fold(attention.image_attention(tap._call(number)))
+        found = attention.fold(attention.image_attention(tap.call(number)))
         assert torch.allclose(found.flatten(1), whole.mean(dim=1), atol=TOLERANCE)
         if not attention.pads:
             assert torch.allclose(attention.fold(tap.image_attention(number)), found, atol=TOLERANCE)
