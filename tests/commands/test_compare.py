@@ -49,7 +49,7 @@ def test_it_writes_results_figures_and_a_page(compared):
         assert row["step_interval"][0] <= row["step_ratio"] <= row["step_interval"][1]
         assert (row["label_content_error"] is None) == (row["label"] == "none")
     assert [row["mixup_share"] for row in results["summary"]] == [0, 0, 0.5, 0]
-    assert len(results["controls"]) == 4
+    assert len(results["controls"]) == 6
     assert {path.name for path in (compared / "figures").glob("*.png")} >= {
         "learning-curves.png", "accuracy-cost.png", "gallery.png", "confusion-smmix-mixup-prob-0.png",
     }  # fmt: skip
