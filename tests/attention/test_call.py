@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from attnmix.attention import call as call_module
-from attnmix.attention.call import FusedCall, SoftmaxCall, aside, in_float32, row_chunks, softmax_rows
+from attnmix.attention.call import FusedCall, SoftmaxCall, aside, chunks, in_float32, softmax_rows
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 5, 7, 3
 
@@ -24,14 +24,17 @@ def by_torch(query, key, **options):
 
 
 def all_rows(call):
-    return torch.cat([rows for _, _, rows in row_chunks(call)], dim=2)
+    found = torch.full(call.shape, float("nan"))
+    for samples, queries, rows in chunks(call):
+        found[samples, :, queries] = rows
+    return found
 
 
 bool_mask = torch.rand(BATCH, 1, QUERIES, KEYS, generator=torch.Generator().manual_seed(3)) > 0.4
 bool_mask[..., 0] = True
 
 
-@pytest.mark.parametrize("rows_at_once", [1, 2, 5])
+@pytest.mark.parametrize("rows_at_once", [1, 2, 5, 9, 10])
 @pytest.mark.parametrize(
     "options",
     [
@@ -40,13 +43,14 @@ bool_mask[..., 0] = True
         {"is_causal": True},
         {"attn_mask": bool_mask},
         {"attn_mask": bool_mask[:, :, :1]},
+        {"attn_mask": bool_mask[1:]},
         {"attn_mask": torch.randn(QUERIES, KEYS, generator=torch.Generator().manual_seed(4))},
         {"attn_mask": torch.randn(HEADS, QUERIES, KEYS, generator=torch.Generator().manual_seed(4))},
     ],
-    ids=["plain", "scale", "causal", "bool", "bool_one_row", "bias", "bias_per_head"],
+    ids=["plain", "scale", "causal", "bool", "bool_one_row", "bool_for_all", "bias", "bias_per_head"],
 )
 def test_rows_equal_torch_attention(query_key, options, rows_at_once, monkeypatch):
-    monkeypatch.setattr(call_module, "CHUNK_ELEMENTS", rows_at_once * BATCH * HEADS * KEYS)
+    monkeypatch.setattr(call_module, "chunk_elements", lambda _: rows_at_once * HEADS * KEYS)
     names = {"attn_mask": "mask"}
     call = FusedCall(*query_key, **{names.get(name, name): value for name, value in options.items()})
     result = all_rows(call)
@@ -91,13 +95,16 @@ def test_chunks_are_small_cover_every_row_and_shapes_are_told(query_key, kind, m
         call = SoftmaxCall(all_rows(call))
     assert call.shape == (BATCH, HEADS, QUERIES, KEYS)
     assert call.device == torch.device("cpu")
-    budget = 2 * BATCH * HEADS * KEYS + 3
-    monkeypatch.setattr(call_module, "CHUNK_ELEMENTS", budget)
-    chunks = list(row_chunks(call))
-    assert [(start, stop) for start, stop, _ in chunks] == [(0, 2), (2, 4), (4, 5)]
-    assert all(rows.numel() <= budget for _, _, rows in chunks)
-    monkeypatch.setattr(call_module, "CHUNK_ELEMENTS", 1)  # too little for a row: one row at a time
-    assert len(list(row_chunks(call))) == QUERIES
+    budget = 2 * HEADS * KEYS + 3
+    monkeypatch.setattr(call_module, "chunk_elements", lambda _: budget)
+    found = list(chunks(call))
+    assert [(rows.start, rows.stop) for _, rows, _ in found] == 2 * [(0, 2), (2, 4), (4, 5)]
+    assert [samples.start for samples, _, _ in found] == [0, 0, 0, 1, 1, 1]
+    assert all(rows.numel() <= budget for _, _, rows in found)
+    monkeypatch.setattr(call_module, "chunk_elements", lambda _: 1)  # too little for a row: one row at a time
+    assert len(list(chunks(call))) == BATCH * QUERIES
+    monkeypatch.setattr(call_module, "chunk_elements", lambda _: 10**6)
+    assert len(list(chunks(call))) == 1
 
 
 def test_aside_has_no_gradient_and_no_autocast():

@@ -17,8 +17,8 @@ from attnmix.attention.flow import (
     WindowAttention,
     attention_steps,
     share_out,
-    trace,
 )
+from attnmix.attention.trace import trace
 
 
 def attention(batch, queries, keys):

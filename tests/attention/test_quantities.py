@@ -49,7 +49,7 @@ def test_uniform_attention_gives_uniform_scores():
 
 @pytest.mark.parametrize("budget", [1, 100, 10**6])
 def test_products_do_not_depend_on_the_chunks(call, matrix, budget, monkeypatch):
-    monkeypatch.setattr(call_module, "CHUNK_ELEMENTS", budget)
+    monkeypatch.setattr(call_module, "chunk_elements", lambda _: budget)
     weights, values = torch.rand(3, 6), torch.rand(3, 7)
     close(quantities.left_product(weights, call), (weights[:, None] @ matrix)[:, 0])
     close(quantities.left_product(weights[0], call), (weights[0] @ matrix))

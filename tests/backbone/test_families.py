@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from attnmix.attention.flow import attention_steps, trace
+from attnmix.attention.flow import attention_steps
+from attnmix.attention.trace import trace
 from attnmix.backbone import BackboneView
 from tests.backbone.families import CLASSES, FAMILIES, build, images
 

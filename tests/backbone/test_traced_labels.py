@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from attnmix.attention.flow import attention_steps, trace
+from attnmix.attention.flow import attention_steps
+from attnmix.attention.trace import trace
 from attnmix.backbone import BackboneView
 from tests.backbone.families import FAMILIES, build, images
 from tests.backbone.label_matrix import (

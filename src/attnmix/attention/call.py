@@ -7,8 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Numbers of softmax attention [B, H, rows, M_key] held at once: 64 MiB in float32.
-CHUNK_ELEMENTS = 2**24
+
+def chunk_elements(device: torch.device) -> int:
+    """Numbers of softmax attention `[b, H, rows, M_key]` held at once: a core's cache full, or a GPU's work."""
+    return 2**17 if device.type == "cpu" else 2**24
 
 
 class FusedCall(NamedTuple):
@@ -94,11 +96,23 @@ def softmax_rows(call: AttentionCall, start: int, stop: int) -> Tensor:
     return logits.softmax(dim=-1).masked_fill(nothing_allowed, 0.0)
 
 
-def row_chunks(call: AttentionCall) -> Iterator[tuple[int, int, Tensor]]:
-    """(start, stop, softmax rows) over all queries, about `CHUNK_ELEMENTS` numbers at a time."""
+def chunks(call: AttentionCall) -> Iterator[tuple[slice, slice, Tensor]]:
+    """(samples, queries, softmax rows `[b, H, rows, M_key]`) over a whole call, `chunk_elements` at a time."""
     batch, heads, queries, keys = call.shape
-    call = in_float32(call)
-    step = max(1, CHUNK_ELEMENTS // (batch * heads * keys))
-    for start in range(0, queries, step):
-        stop = min(start + step, queries)
-        yield start, stop, softmax_rows(call, start, stop)
+    rows = max(1, chunk_elements(call.device) // (heads * keys))  # of one sample
+    together = max(1, rows // queries)
+    for first in range(0, batch, together):
+        samples = slice(first, min(first + together, batch))
+        part = in_float32(_of_samples(call, samples))
+        for start in range(0, queries, rows):
+            stop = min(start + rows, queries)
+            yield samples, slice(start, stop), softmax_rows(part, start, stop)
+
+
+def _of_samples(call: AttentionCall, samples: slice) -> AttentionCall:
+    if isinstance(call, SoftmaxCall):
+        return SoftmaxCall(call.softmax[samples])
+    mask = call.mask
+    if mask is not None and mask.dim() == 4 and len(mask) > 1:
+        mask = mask[samples]
+    return call._replace(query=call.query[samples], key=call.key[samples], mask=mask)

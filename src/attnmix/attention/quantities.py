@@ -8,7 +8,7 @@ for `probabilities`.
 import torch
 from torch import Tensor
 
-from attnmix.attention.call import AttentionCall, aside, in_float32, row_chunks, softmax_rows
+from attnmix.attention.call import AttentionCall, aside, chunks, in_float32, softmax_rows
 
 
 def probabilities(call: AttentionCall) -> Tensor:
@@ -29,8 +29,8 @@ def left_product(weights: Tensor, call: AttentionCall) -> Tensor:
         batch, heads, queries, keys = call.shape
         weights = weights.float().expand(batch, queries)
         total = torch.zeros(batch, keys, device=call.device)
-        for start, stop, rows in row_chunks(call):
-            total += (weights[:, None, None, start:stop] @ rows).sum(dim=1)[:, 0]
+        for samples, rows, attention in chunks(call):
+            total[samples] += (weights[samples, None, None, rows] @ attention).sum(dim=1)[:, 0]
         return total / heads
 
 
@@ -38,7 +38,10 @@ def right_product(call: AttentionCall, values: Tensor) -> Tensor:
     """P' `values`: each query's attention-weighted mean of `values` [B, M_key], [B, M_query]."""
     with aside(call.device):
         column = values.float()[:, None, :, None]  # [B, 1, M_key, 1]
-        return torch.cat([(rows @ column).mean(dim=1)[..., 0] for _, _, rows in row_chunks(call)], dim=1)
+        attended = torch.empty(call.shape[0], call.shape[2], device=call.device)
+        for samples, rows, attention in chunks(call):
+            attended[samples, rows] = (attention @ column[samples]).mean(dim=1)[..., 0]
+        return attended
 
 
 def renormalise(scores: Tensor) -> Tensor:

@@ -19,8 +19,6 @@ Result = TypeVar("Result")
 class LabelPolicy(Protocol):
     """How the source's label weight follows from the mixed batch and its training forward."""
 
-    every_block: bool  # whether it follows the tokens through all blocks
-
     def bind(self, view: BackboneView) -> None:
         """Check that it can work on this model; ValueError with a way out if not."""
 
@@ -36,8 +34,6 @@ class LabelPolicy(Protocol):
 
 class AreaLabel:
     """The share of the pixels (CutMix), or the blending weight (Mixup): what the draw says."""
-
-    every_block = False
 
     def bind(self, view: BackboneView) -> None:
         """Works on every model."""

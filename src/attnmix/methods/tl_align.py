@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from attnmix.attention.flow import trace
+from attnmix.attention.trace import Companion, Journey
 from attnmix.backbone import BackboneView
 from attnmix.methods.base import Plan
 from attnmix.methods.cutmix import CutMix
@@ -30,8 +30,6 @@ class AlignedLabel:
             tokens for their own places: what is left to do where layers mix channels instead of tokens (XCiT).
     """
 
-    every_block = True
-
     def __init__(self, *, residual: bool = True, class_blocks_only: bool = False) -> None:
         self.residual = residual
         self.class_blocks_only = class_blocks_only
@@ -52,17 +50,16 @@ class AlignedLabel:
         if mixed.draw.kind != "paste" or mixed.source_mask is None:
             return forward(mixed.images), mixed  # all tokens have one label, which no averaging changes
         size = mixed.images.shape[-2:]
-        with view.open_tap(None) as tap:
-            result = forward(mixed.images)
-        values = trace(
+        journey = Journey(
             view.flow(size),
             mask_to_grid(mixed.source_mask, view.token_grid_size(size), how="area"),
             mixed.source_weight,
-            lambda values, block: tap.attend(values, block),
             residual=self.residual,
             class_blocks_only=self.class_blocks_only,
         )
-        return result, mixed.with_source_weight(view.readout(values))
+        with Companion(journey):
+            result = forward(mixed.images)
+        return result, mixed.with_source_weight(view.readout(journey.values))
 
 
 class TLAlign(CutMix):

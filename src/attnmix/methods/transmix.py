@@ -54,7 +54,6 @@ class AttentionLabel:
         if not 0 <= attention_share <= 1:
             raise ValueError(f"attention_share is {attention_share}, but must be between 0 and 1")
         self.guide = guide
-        self.every_block = guide.blocks is None
         self.attention_share = attention_share
         self.mask_to_grid = mask_to_grid
 
