@@ -84,12 +84,7 @@ class Paste:
         mask = boxes_to_mask(box, (height, width))
         source = images[index]
         if self.offset is not None:
-            row, column = self.offset.to(images.device, non_blocking=True).unbind(1)
-            # only the window is read, and it lies inside: wrapping round just keeps every index legal
-            rows = (torch.arange(height, device=images.device) + row[:, None]) % height
-            columns = (torch.arange(width, device=images.device) + column[:, None]) % width
-            source = source.take_along_dim(rows[:, None, :, None], dim=2)
-            source = source.take_along_dim(columns[:, None, None, :], dim=3)
+            source = _moved(source, self.offset.to(images.device, non_blocking=True))
         return MixedBatch(
             images=torch.where(mask[:, None], source, images),
             source_index=index,
@@ -97,6 +92,18 @@ class Paste:
             source_mask=mask,
             draw=self,
         )
+
+
+def _moved(images: Tensor, offset: Tensor) -> Tensor:
+    """`[B, C, H, W]` with each pixel taken `offset` `[B, 2]` rows and columns further on."""
+    channels, height, width = images.shape[1:]
+    row, column = offset[:, :, None].unbind(1)
+    # only a window is read, and it lies inside: wrapping round just keeps every index legal
+    rows = (torch.arange(height, device=images.device) + row) % height
+    columns = (torch.arange(width, device=images.device) + column) % width
+    places = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
+    # one gather, by indices that are never spelled out per channel (as `take_along_dim` does)
+    return images.flatten(2).gather(2, places[:, None].expand(-1, channels, -1)).view_as(images)
 
 
 Draw = Keep | Blend | Paste
