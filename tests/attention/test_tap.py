@@ -357,3 +357,29 @@ def test_nothing_is_left_on_the_model():
             fail_inside(AttentionTap(model), body)
     assert state_of(model) == before
     assert torch._C._len_torch_function_stack() == 0
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])
+def test_a_stopping_tap_runs_the_model_no_further_than_it_looks(fused):
+    model = build("vit", fused=fused)
+    whole, ran = tapped(model), []
+    for number, block in enumerate(model.blocks):
+        block.mlp.register_forward_hook(lambda *_, number=number: ran.append(number))
+    with AttentionTap(model, (1,), stop=True) as tap:
+        model(images())
+        pytest.fail("the forward went on")
+    assert ran == [0]
+    close(tap.probabilities(1), whole.probabilities(1), atol=0)
+    close(tap.image_attention(1), whole.image_attention(1), atol=0)
+    assert torch._C._len_torch_function_stack() == 0
+
+
+@pytest.mark.parametrize("blocks", [None, (-1,), (0, -1)])
+def test_a_stopping_tap_wants_to_know_where(blocks):
+    with pytest.raises(ValueError, match="stop needs blocks counted from 0, got"):
+        AttentionTap(build("vit"), blocks, stop=True)
+
+
+def test_a_stopping_tap_lets_other_errors_pass():
+    with pytest.raises(ZeroDivisionError), AttentionTap(build("vit"), (0,), stop=True):
+        1 / 0  # noqa: B018

@@ -211,6 +211,27 @@ def test_nothing_is_looked_at_that_nothing_needs(make_vit):
         assert len(calls) == wanted, options
 
 
+@pytest.mark.parametrize("block", [0, 1, -1])
+def test_without_consistency_the_clean_pass_ends_at_the_block_it_reads(make_vit, block):
+    model = make_vit()
+    images, labels = torch.randn(4, 3, 16, 24), torch.arange(4)
+    expected = make_task(model, consistency=True, block=block).mix(images, labels).images
+    task = make_task(model, consistency=False, block=block)
+    ran = []
+    attend = type(model.blocks[0].attn).forward
+    for number, layer in enumerate(model.blocks):  # no hook: whoever has one is owed a whole forward
+        layer.attn.forward = lambda x, *a, number=number, layer=layer, **k: (
+            ran.append(number) or attend(layer.attn, x, *a, **k)
+        )
+    assert task.mix(images, labels).images.equal(expected)
+    assert ran == list(range(block % 3 + 1))
+    ran.clear()
+    task = make_task(model, consistency=False, block=block)
+    with model.head.register_forward_hook(lambda *_: None):
+        assert task.mix(images, labels).images.equal(expected)
+    assert ran == [0, 1, 2]
+
+
 def test_consistency_target_two_ways():
     logits = torch.randn(2, 3)
     weight, partner = torch.tensor([0.25, 0.5]), torch.tensor([1, 0])

@@ -13,18 +13,23 @@ from attnmix.attention.call import AttentionCall, FusedCall, SoftmaxCall
 _SOFTMAX = frozenset({torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax})
 
 
+class SeenEnough(Exception):
+    """Ends a forward whose rest nobody wants."""
+
+
 class AttentionRecorder(TorchFunctionMode):
     """Function mode that keeps the query and key of attention calls.
 
     Fused attention is `F.scaled_dot_product_attention`; elsewhere, attention is the softmax over the last
     dimension. Both count where their tensors are 4-D, and are passed on as they are. `blocks` None keeps
     every call; negative ones count from the last call, so that as many calls as the most negative asks for
-    are held at any time.
+    are held at any time. After call number `last`, if given, `SeenEnough` is raised.
     """
 
-    def __init__(self, blocks: Sequence[int] | None) -> None:
+    def __init__(self, blocks: Sequence[int] | None, last: int | None = None) -> None:
         super().__init__()
         self.blocks = blocks
+        self.last = last
         self.window = max((-block for block in blocks or () if block < 0), default=0)
         self.shapes: list[tuple[int, int]] = []  # (M_query, M_key) of every call
         self.calls: dict[int, AttentionCall] = {}  # the calls kept, by their number
@@ -37,10 +42,11 @@ class AttentionRecorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
         if is_fused(func, args, kwargs):
             self._record(fused_call(*args, **kwargs))
-        elif is_softmax(func, args, kwargs, result):
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        if is_softmax(func, args, kwargs, result):
             self._record(SoftmaxCall(result.detach()))
         return result
 
@@ -52,6 +58,8 @@ class AttentionRecorder(TorchFunctionMode):
         leaving = number - self.window
         if self.window and leaving in self.calls and self.blocks is not None and leaving not in self.blocks:
             del self.calls[leaving]
+        if number == self.last:
+            raise SeenEnough
 
     def drop_unwanted(self) -> None:
         """Once the last call is known: keep only what `blocks` names."""

@@ -10,7 +10,7 @@ from attnmix.attention import quantities
 from attnmix.attention.call import AttentionCall
 from attnmix.attention.layout import default_prefix_tokens, has_class_token, prefix_tokens
 from attnmix.attention.quantities import renormalise
-from attnmix.attention.recorder import AttentionRecorder
+from attnmix.attention.recorder import AttentionRecorder, SeenEnough
 from attnmix.attention.rollout import first_row_rollout, mean_over_blocks
 
 
@@ -25,21 +25,32 @@ class AttentionTap:
     `blocks` says which are kept (None: every one). `num_prefix_tokens` tokens in front of the image tokens
     (class, distillation, register tokens) default to the model's own attribute of that name, else 0.
 
+    With `stop`, the forward ends once the last of `blocks` was seen, and the program goes on behind the `with`
+    block: what is not needed for the attention is not run. Blocks are then counted from 0, and the model is not
+    compiled and has no hooks that wait for its end.
+
     Fused and unfused attention, autocast, gradient checkpointing and compiled models all work. Compile the
     whole model and enter the tap outside it; compiled block by block, every block is compiled anew. Query and
     key are kept detached; everything is computed from them when asked for, in float32, without gradient.
 
     Raises:
         RuntimeError: at the end of the `with` block, if no attention was caught.
-        ValueError: for a block that was not kept, a quantity this model does not have, or a model with a
-            class token that does not say `num_prefix_tokens` (pass it then).
+        ValueError: for a block that was not kept, a quantity this model does not have, a model with a class
+            token that does not say `num_prefix_tokens` (pass it then), or `stop` after a block from the end.
     """
 
     def __init__(
-        self, model: nn.Module, blocks: Sequence[int] | None = (-1,), *, num_prefix_tokens: int | None = None
+        self,
+        model: nn.Module,
+        blocks: Sequence[int] | None = (-1,),
+        *,
+        num_prefix_tokens: int | None = None,
+        stop: bool = False,
     ) -> None:
         if blocks is not None and len(blocks) == 0:
             raise ValueError("blocks is empty: name at least one, or None for every block")
+        if stop and (blocks is None or min(blocks) < 0):
+            raise ValueError(f"stop needs blocks counted from 0, got {blocks}")
         model = unwrap_model(model)
         if num_prefix_tokens is None:
             num_prefix_tokens = default_prefix_tokens(model)
@@ -47,16 +58,17 @@ class AttentionTap:
         self._model = model
         self._name = type(model).__name__
         self._blocks = None if blocks is None else tuple(blocks)
+        self._last = max(blocks) if stop and blocks is not None else None
         self._recorder = AttentionRecorder(self._blocks)
 
     def __enter__(self) -> "AttentionTap":
-        self._recorder = AttentionRecorder(self._blocks)
+        self._recorder = AttentionRecorder(self._blocks, self._last)
         self._recorder.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool:
         self._recorder.__exit__(kind, error, trace)
         self._recorder.drop_unwanted()
         if kind is None and not self._recorder.shapes:
@@ -65,6 +77,7 @@ class AttentionTap:
                 "knows (a convnet has none at all), or it did not run inside the tap, or the tap was entered "
                 "inside a compiled function (enter it outside)"
             )
+        return kind is SeenEnough
 
     def probabilities(self, block: int = -1) -> Tensor:
         """Softmax attention after bias, before dropout, [B, H, M_query, M_key]: quadratic in tokens."""

@@ -171,6 +171,17 @@ class BackboneView:
         """An `AttentionTap` on this model."""
         return AttentionTap(self.model, blocks, num_prefix_tokens=self.num_prefix_tokens)
 
+    def open_stopping_tap(self, blocks: Sequence[int] | None) -> AttentionTap:
+        """An `AttentionTap` that ends the forward where it has seen the blocks, if the model can be left there.
+
+        Not where it is compiled, where every block is wanted, or where hooks may wait for its end.
+        """
+        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in self.model.modules())
+        if blocks is None or self.compiled is not None or hooked:
+            return self.open_tap(blocks)
+        numbers = [self.check_block(block) for block in blocks]
+        return AttentionTap(self.model, numbers, num_prefix_tokens=self.num_prefix_tokens, stop=True)
+
     def class_attention(self, tap: AttentionTap, block: int, image_size: Sequence[int]) -> Tensor:
         """The class token's (or pool's) attention on the final grid, rows sum to 1, `[B, N]` (TransMix eq. 5).
 
@@ -247,8 +258,8 @@ class BackboneView:
     def _call(
         self, tap: AttentionTap, block: int, image_size: Sequence[int]
     ) -> tuple[AttentionStep, AttentionCall]:
-        step = attention_steps(self.flow(image_size))[self.check_block(block)]
-        call = tap.call(block)
+        number = self.check_block(block)
+        step, call = attention_steps(self.flow(image_size))[number], tap.call(number)
         if call.shape[2:] != step.shape:
             raise ValueError(
                 f"block {block} of {self.name} attended from {call.shape[2]} to {call.shape[3]} tokens, but for "

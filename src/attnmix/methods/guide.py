@@ -85,7 +85,7 @@ class AttentionGuide:
         if self.attention == "random":
             return forward(images), self.draw(view, images, generator)
         if self.provider is not None:
-            _, attention = self.clean(view, images)
+            attention = self.clean_attention(view, images)
             return forward(images), attention
         with view.open_tap(self.blocks) as tap:
             result = forward(images)
@@ -97,8 +97,15 @@ class AttentionGuide:
         guide, seen = self._guide(view, images)
         with guide.evaluating(), guide.open_tap(self.blocks) as tap:
             logits = self._forward(guide, seen)
-        maps = fold_tokens(self._read(guide, tap, seen), guide.grid_size(seen.shape[-2:]))
-        return logits, share_out(maps, view.grid_size(images.shape[-2:])).flatten(1)
+        return logits, self._on_grid_of(view, images, guide, tap, seen)
+
+    @torch.no_grad()
+    def clean_attention(self, view: BackboneView, images: Tensor) -> Tensor:
+        """The attention alone: the forward goes no further than the block that it is read from."""
+        guide, seen = self._guide(view, images)
+        with guide.evaluating(), guide.open_stopping_tap(self.blocks) as tap:
+            self._forward(guide, seen)
+        return self._on_grid_of(view, images, guide, tap, seen)
 
     @torch.no_grad()
     def clean_logits(self, view: BackboneView, images: Tensor) -> Tensor:
@@ -129,6 +136,13 @@ class AttentionGuide:
             raise ValueError(
                 f"the {whose} {guide.name} does not take these images: {str(error).rstrip('.')}"
             ) from error
+
+    def _on_grid_of(
+        self, view: BackboneView, images: Tensor, guide: BackboneView, tap: AttentionTap, seen: Tensor
+    ) -> Tensor:
+        """What the guide's attention is on the final grid of the model under training, `[B, N]`."""
+        maps = fold_tokens(self._read(guide, tap, seen), guide.grid_size(seen.shape[-2:]))
+        return share_out(maps, view.grid_size(images.shape[-2:])).flatten(1)
 
     def _read(self, view: BackboneView, tap: AttentionTap, images: Tensor) -> Tensor:
         size = images.shape[-2:]

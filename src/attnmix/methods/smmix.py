@@ -272,8 +272,9 @@ class SMMix(MixMethod):
         """Logits `[B, C]` and attention `[B, N]` of the unmixed batch, as far as anything needs them."""
         read = self.source == "max" or self.target != "corr"
         if self.guide.attention != "random" and read:
-            logits, attention = self.guide.clean(view, images)
-            return logits if self.consistency else None, attention
+            if self.consistency:
+                return self.guide.clean(view, images)
+            return None, self.guide.clean_attention(view, images)
         attention = self.guide.draw(view, images, self.generator)
         return self.guide.clean_logits(view, images) if self.consistency else None, attention
 
