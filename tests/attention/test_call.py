@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 
 from attnmix.attention import call as call_module
-from attnmix.attention.call import FusedCall, SoftmaxCall, aside, chunks, in_float32, softmax_rows
+from attnmix.attention.call import FusedCall, SoftmaxCall, aside, chunks, in_float32, rows_at_once, softmax_rows
 
 BATCH, HEADS, QUERIES, KEYS, DIM = 2, 4, 5, 7, 3
 
@@ -34,7 +34,7 @@ bool_mask = torch.rand(BATCH, 1, QUERIES, KEYS, generator=torch.Generator().manu
 bool_mask[..., 0] = True
 
 
-@pytest.mark.parametrize("rows_at_once", [1, 2, 5, 9, 10])
+@pytest.mark.parametrize("rows", [1, 2, 5, 9, 10])
 @pytest.mark.parametrize(
     "options",
     [
@@ -49,8 +49,8 @@ bool_mask[..., 0] = True
     ],
     ids=["plain", "scale", "causal", "bool", "bool_one_row", "bool_for_all", "bias", "bias_per_head"],
 )
-def test_rows_equal_torch_attention(query_key, options, rows_at_once, monkeypatch):
-    monkeypatch.setattr(call_module, "chunk_elements", lambda _: rows_at_once * HEADS * KEYS)
+def test_rows_equal_torch_attention(query_key, options, rows, monkeypatch):
+    monkeypatch.setattr(call_module, "rows_at_once", lambda *_: rows)
     names = {"attn_mask": "mask"}
     call = FusedCall(*query_key, **{names.get(name, name): value for name, value in options.items()})
     result = all_rows(call)
@@ -95,16 +95,20 @@ def test_chunks_are_small_cover_every_row_and_shapes_are_told(query_key, kind, m
         call = SoftmaxCall(all_rows(call))
     assert call.shape == (BATCH, HEADS, QUERIES, KEYS)
     assert call.device == torch.device("cpu")
-    budget = 2 * HEADS * KEYS + 3
-    monkeypatch.setattr(call_module, "chunk_elements", lambda _: budget)
+    monkeypatch.setattr(call_module, "rows_at_once", lambda *_: 2)
     found = list(chunks(call))
     assert [(rows.start, rows.stop) for _, rows, _ in found] == 2 * [(0, 2), (2, 4), (4, 5)]
     assert [samples.start for samples, _, _ in found] == [0, 0, 0, 1, 1, 1]
-    assert all(rows.numel() <= budget for _, _, rows in found)
-    monkeypatch.setattr(call_module, "chunk_elements", lambda _: 1)  # too little for a row: one row at a time
-    assert len(list(chunks(call))) == BATCH * QUERIES
-    monkeypatch.setattr(call_module, "chunk_elements", lambda _: 10**6)
+    assert all(rows.shape[1:] == (HEADS, min(2, rows.shape[2]), KEYS) for _, _, rows in found)
+    monkeypatch.undo()
     assert len(list(chunks(call))) == 1
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_long_rows_come_by_the_32_and_short_ones_by_a_budget(device):
+    device = torch.device(device)
+    assert rows_at_once(3, 10**8, device) == 32
+    assert rows_at_once(3, 197, device) == (2**17 if device.type == "cpu" else 2**24) // (3 * 197)
 
 
 def test_aside_has_no_gradient_and_no_autocast():

@@ -99,7 +99,7 @@ def test_attend_is_the_head_mean_matrix_times_values():
 def test_chunk_size_changes_nothing(monkeypatch):
     tap = tapped(build("vit"))
     whole = tap.image_attention(), tap.class_rollout(), tap.image_rollout(), tap.attend(torch.ones(2, 17))
-    monkeypatch.setattr(call_module, "chunk_elements", lambda _: 1)
+    monkeypatch.setattr(call_module, "rows_at_once", lambda *_: 1)
     by_row = tap.image_attention(), tap.class_rollout(), tap.image_rollout(), tap.attend(torch.ones(2, 17))
     for one, other in zip(whole, by_row, strict=True):
         close(one, other)

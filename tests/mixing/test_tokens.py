@@ -25,28 +25,30 @@ def slow_weight(saliency, i, j, mask):
 @pytest.mark.parametrize("chunk", [1, 20, 2**24])
 def test_gain_is_summed_over_the_threshold(monkeypatch, chunk):
     monkeypatch.setattr(module, "CHUNK_ELEMENTS", chunk)
-    saliency, index = make_saliency(5), torch.tensor([4, 1, 2])
-    gain = total_gain(saliency, index, rho=0.02)
-    wanted = [[slow_gain(saliency, i, j, 0.02) for j in range(5)] for i in index.tolist()]
+    saliency = make_saliency(5)
+    gain = total_gain(saliency, rho=0.02)
+    wanted = [[slow_gain(saliency, i, j, 0.02) for j in range(5)] for i in range(5)]
     assert torch.allclose(gain, torch.tensor(wanted), atol=1e-6)
 
 
 @pytest.mark.parametrize(("mixed", "batch"), [(1, 1), (1, 4), (2, 5), (4, 4)])
 def test_partners_maximise_the_summed_gain(mixed, batch):
     for _ in range(20):
-        gain = torch.rand(mixed, batch)
-        found = match_partners(gain).tolist()
+        gain, easy = torch.rand(batch, batch), torch.randperm(batch) < mixed
+        found = match_partners(gain, easy)
+        assert found[~easy].equal(torch.arange(batch)[~easy])
+        rows, found = gain[easy], found[easy].tolist()
         assert len(set(found)) == mixed
         best = max(
-            sum(float(gain[i, j]) for i, j in enumerate(choice))
+            sum(float(rows[i, j]) for i, j in enumerate(choice))
             for choice in itertools.permutations(range(batch), mixed)
         )
-        assert sum(float(gain[i, j]) for i, j in enumerate(found)) == pytest.approx(best)
+        assert sum(float(rows[i, j]) for i, j in enumerate(found)) == pytest.approx(best)
 
 
 def test_gains_that_are_no_numbers_count_as_none():
-    gain = torch.tensor([[torch.nan, 0.1, 0.3], [0.2, torch.inf, 0.0]])
-    assert match_partners(gain).tolist() == [2, 0]
+    gain = torch.tensor([[torch.nan, 0.1, 0.3], [0.2, torch.inf, 0.0], [9.0, 9.0, 9.0]])
+    assert match_partners(gain, torch.tensor([True, True, False])).tolist() == [2, 0, 2]
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8])

@@ -1,16 +1,12 @@
 """One attention call, and its softmax rows, worked out only when asked for and only where asked for."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-
-def chunk_elements(device: torch.device) -> int:
-    """Numbers of softmax attention `[b, H, rows, M_key]` held at once: a core's cache full, or a GPU's work."""
-    return 2**17 if device.type == "cpu" else 2**24
+from torch.amp.autocast_mode import is_autocast_available
 
 
 class FusedCall(NamedTuple):
@@ -57,7 +53,10 @@ AttentionCall = FusedCall | SoftmaxCall
 @contextmanager
 def aside(device: torch.device) -> Iterator[None]:
     """Compute beside the model: no gradient, no autocast, and unseen by any tap that is open."""
-    with torch.no_grad(), torch.autocast(device.type, enabled=False), torch._C.DisableTorchFunction():
+    # devices without autocast (meta) have none to switch off
+    has_autocast = is_autocast_available(device.type)
+    plain: AbstractContextManager = torch.autocast(device.type, enabled=False) if has_autocast else nullcontext()
+    with torch.no_grad(), plain, torch._C.DisableTorchFunction():
         yield
 
 
@@ -96,10 +95,19 @@ def softmax_rows(call: AttentionCall, start: int, stop: int) -> Tensor:
     return logits.softmax(dim=-1).masked_fill(nothing_allowed, 0.0)
 
 
+def rows_at_once(heads: int, keys: int, device: torch.device) -> int:
+    """Softmax rows of one sample, `[H, M_key]` each, to be held at once: a core's cache full, or a GPU's work.
+
+    Never so few that a matrix product degenerates; with long rows the memory is linear in their length.
+    """
+    elements = 2**17 if device.type == "cpu" else 2**24
+    return max(32, elements // (heads * keys))
+
+
 def chunks(call: AttentionCall) -> Iterator[tuple[slice, slice, Tensor]]:
-    """(samples, queries, softmax rows `[b, H, rows, M_key]`) over a whole call, `chunk_elements` at a time."""
+    """(samples, queries, softmax rows `[b, H, rows, M_key]`) over a whole call, `rows_at_once`."""
     batch, heads, queries, keys = call.shape
-    rows = max(1, chunk_elements(call.device) // (heads * keys))  # of one sample
+    rows = rows_at_once(heads, keys, call.device)
     together = max(1, rows // queries)
     for first in range(0, batch, together):
         samples = slice(first, min(first + together, batch))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.optimize import linear_sum_assignment
@@ -49,33 +50,43 @@ class TokenSwap:
         return mix_targets(target, self.partner, self.source_weight)
 
 
-def total_gain(saliency: Tensor, index: Tensor, *, rho: float) -> Tensor:
-    """Saliency that sample `index[i]` would gain from each partner, over the threshold (eq. 6).
+def total_gain(saliency: Tensor, *, rho: float) -> Tensor:
+    """Saliency that each sample would gain from each partner, over the threshold (eq. 6).
 
     C_ij = sum over t of max(S_j,t - S_i,t - rho, 0).
 
     Args:
         saliency: `[B, N]`.
-        index: `[b']` int64, the samples to be mixed.
         rho: least gain for which a token is worth replacing.
 
     Returns:
-        `[b', B]`.
+        `[B, B]`, rows for samples, columns for partners.
     """
-    own = saliency[index][:, None]
+    own = saliency[:, None]
     step = max(1, CHUNK_ELEMENTS // max(1, own.numel()))
     parts = [((part - own) - rho).clamp_min(0).sum(dim=2) for part in saliency.split(step)]
     return torch.cat(parts, dim=1)
 
 
-def match_partners(gain: Tensor) -> Tensor:
-    """Partners that maximise the summed gain, each used at most once (eq. 7): `[b', B]` -> `[b']` int64.
+def match_partners(gain: Tensor, easy: Tensor) -> Tensor:
+    """Partners of the easy samples that maximise the summed gain, each used at most once (eq. 7).
 
-    A sample may be matched with itself, which changes nothing. Worked out on the CPU; gains that are not numbers
-    count as none.
+    Worked out on the CPU: the one place of a step where a GPU is waited for. Gains that are not numbers count as
+    none.
+
+    Args:
+        gain: `[B, B]`.
+        easy: `[B]` bool, True = to be matched.
+
+    Returns:
+        `[B]` int64; a sample that is not easy is its own partner, and an easy one may be, which changes nothing.
     """
-    matrix = gain.nan_to_num(0.0, posinf=0.0).double().cpu().numpy()
-    return torch.from_numpy(linear_sum_assignment(matrix, maximize=True)[1]).to(gain.device)
+    matrix = gain.nan_to_num(0.0, posinf=0.0).double()
+    both = torch.cat((matrix, easy[:, None]), dim=1).cpu().numpy()  # one copy, hence one wait
+    rows = both[:, -1].nonzero()[0]
+    partner = np.arange(len(both))
+    partner[rows] = linear_sum_assignment(both[rows, :-1], maximize=True)[1]
+    return torch.from_numpy(partner).to(gain.device, non_blocking=True)
 
 
 def swap_salient(saliency: Tensor, easy: Tensor, *, rho: float) -> TokenSwap:
@@ -86,9 +97,7 @@ def swap_salient(saliency: Tensor, easy: Tensor, *, rho: float) -> TokenSwap:
         easy: `[B]` bool, True = to be mixed (eq. 3).
         rho: the threshold.
     """
-    index = easy.nonzero()[:, 0]
-    partner = torch.arange(len(saliency), device=saliency.device)
-    partner[index] = match_partners(total_gain(saliency, index, rho=rho))
+    partner = match_partners(total_gain(saliency, rho=rho), easy)
     return _swap(saliency, partner, _salient(saliency, partner, easy, rho))
 
 
@@ -104,12 +113,13 @@ def swap_random(saliency: Tensor, easy: Tensor, *, rho: float, generator: torch.
         generator: on the CPU.
     """
     batch, tokens = saliency.shape
-    index = easy.nonzero()[:, 0]
-    partner = torch.arange(batch, device=saliency.device)
-    partner[index] = torch.randperm(batch, generator=generator).to(saliency.device)[: len(index)]
-    place = torch.rand(batch, tokens, generator=generator).argsort(dim=1).to(saliency.device)
+    own = torch.arange(batch, device=saliency.device)
+    drawn = torch.randperm(batch, generator=generator).to(saliency.device, non_blocking=True)
+    partner = torch.where(easy, drawn[(easy.cumsum(dim=0) - 1).clamp_min(0)], own)
+    place = torch.rand(batch, tokens, generator=generator).argsort(dim=1)
+    place = place.to(saliency.device, non_blocking=True)
     count = _salient(saliency, partner, easy, rho).sum() / easy.sum().clamp_min(1)
-    others = partner != torch.arange(batch, device=saliency.device)
+    others = partner != own
     return _swap(saliency, partner, (place < count.round()) & (easy & others)[:, None])
 
 
