@@ -140,7 +140,8 @@ class Layout(ABC):
     def grad_checkpointing(self) -> bool:
         """Whether the model computes activations again in the backward pass."""
         flags = ("grad_checkpointing", "gradient_checkpointing")  # timm's, transformers'
-        return any(getattr(module, flag, False) for module in self.model.modules() for flag in flags)
+        # asked in every step: a module says no only after a search, its dictionary at once
+        return any(vars(module).get(flag) for module in self.model.modules() for flag in flags)
 
 
 def cells(image_size: Sequence[int], length: Size) -> Grid:

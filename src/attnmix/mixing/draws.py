@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from scipy.special import betaincinv
 from torch import Tensor
 
 from attnmix.mixing.mixed import MixedBatch
@@ -217,6 +216,10 @@ class MixSampler:
     def _beta(self, alpha: float, batch: int, generator: torch.Generator) -> Tensor:
         """Beta(alpha, alpha) by inversion: torch's own sampler takes no generator."""
         uniform = torch.rand(self._count(batch), generator=generator, dtype=torch.float64)
+        if alpha == 1:
+            return uniform.float()
+        from scipy.special import betaincinv  # the default above runs on machines that have torch alone
+
         return torch.from_numpy(betaincinv(alpha, alpha, uniform.numpy())).float()
 
     def _spread(self, drawn: Tensor, batch: int) -> Tensor:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from attnmix.mixing.targets import mix_targets
@@ -81,6 +80,8 @@ def match_partners(gain: Tensor, easy: Tensor) -> Tensor:
     Returns:
         `[B]` int64; a sample that is not easy is its own partner, and an easy one may be, which changes nothing.
     """
+    from scipy.optimize import linear_sum_assignment  # the other methods run without SciPy
+
     matrix = gain.nan_to_num(0.0, posinf=0.0).double()
     both = torch.cat((matrix, easy[:, None]), dim=1).cpu().numpy()  # one copy, hence one wait
     rows = both[:, -1].nonzero()[0]
