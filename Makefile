@@ -45,7 +45,7 @@ format: $(STAMP)  ## put the code in shape
 
 bench: $(STAMP)  ## cost of a training step against plain CutMix (minutes)
 	@echo "== timing training steps, interleaved, one thread"
-	$(BIN)/python benchmarks/step.py --models deit_tiny_patch16_224 --out benchmarks/results
+	$(BIN)/attnmix bench step --models deit_tiny_patch16_224,deit_small_patch16_224 --out benchmarks/results
 
 lock: $(STAMP)  ## renew requirements.lock: names and versions only
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --no-annotate --no-header --no-emit-index-url \

@@ -9,21 +9,29 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jsonargparse
 
 from attnmix.training.arguments import parse_over_recipe, show_recipe_values
 from attnmix.training.reading import load_recipe, nearest
 
-# A command is a module of attnmix.commands: see there.
+# A command is a module of attnmix.commands: see there. One that has COMMANDS of its own is a group of these.
 COMMANDS = {
     "train": "attnmix.commands.train",
     "compare": "attnmix.commands.compare",
     "ablate": "attnmix.commands.ablate",
     "show": "attnmix.commands.show",
     "list": "attnmix.commands.list",
+    "bench": "attnmix.commands.bench",
 }
+DESCRIPTION = "Attention-guided image mixing for vision transformers: train, compare, look."
+EXAMPLES = """
+examples:
+  attnmix train quickstart --method smmix --out runs/smmix
+  attnmix list methods
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,18 +72,31 @@ def _one_line(error: Exception) -> str:
 
 
 def _run(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
-        print(_help())
-        return 0
-    name, *rest = words
-    if name == "--version":
+    if words[:1] == ["--version"]:
         print(f"attnmix {importlib.import_module('attnmix').__version__}")
         return 0
-    if name not in COMMANDS:
-        raise ValueError(f"unknown command {name!r}{nearest(name, COMMANDS)}; known: {', '.join(COMMANDS)}")
-    command = importlib.import_module(COMMANDS[name])
+    return _choose(words, COMMANDS, "attnmix", DESCRIPTION, EXAMPLES)
+
+
+def _choose(words: list[str], commands: Mapping[str, str], prog: str, description: str, examples: str) -> int:
+    """Run the command that the first word names; a group of commands looks at the next word."""
+    if not words or words[0] in ("-h", "--help"):
+        print(_help(commands, prog, description, examples))
+        return 0
+    name, *rest = words
+    if name not in commands:
+        typed = f"{prog} {name}".removeprefix("attnmix ")
+        raise ValueError(f"unknown command {typed!r}{nearest(name, commands)}; known: {', '.join(commands)}")
+    command = importlib.import_module(commands[name])
+    prog = f"{prog} {name}"
+    if hasattr(command, "COMMANDS"):
+        return _choose(rest, command.COMMANDS, prog, command.__doc__ or "", command.EXAMPLES)
+    return _run_one(command, prog, rest)
+
+
+def _run_one(command: Any, prog: str, rest: list[str]) -> int:
     parser = jsonargparse.ArgumentParser(
-        prog=f"attnmix {name}",
+        prog=prog,
         description=command.__doc__,
         epilog=command.EXAMPLES,
         exit_on_error=False,
@@ -108,20 +129,14 @@ def _check_options(parser: jsonargparse.ArgumentParser, words: list[str]) -> Non
         raise ValueError(f"unknown option '{option}'{hint}")
 
 
-def _help() -> str:
-    lines = ["usage: attnmix COMMAND ...", ""]
-    doc = "Attention-guided image mixing for vision transformers: train, compare, look."
-    lines += [doc, "", "commands:"]
-    for name, module in COMMANDS.items():
+def _help(commands: Mapping[str, str], prog: str, description: str, examples: str) -> str:
+    lines = [f"usage: {prog} COMMAND ...", "", description.strip(), "", "commands:"]
+    width = max(8, *map(len, commands))
+    for name, module in commands.items():
         first = (importlib.import_module(module).__doc__ or "").partition("\n")[0]
-        lines.append(f"  {name:8} {first}")
-    lines += [
-        "",
-        "examples:",
-        "  attnmix train quickstart --method smmix --out runs/smmix",
-        "  attnmix list methods",
-    ]
-    lines += ["", "`attnmix COMMAND --help` tells more; --debug shows where an error came from."]
+        lines.append(f"  {name:{width}} {first}")
+    lines += ["", examples.strip(), ""]
+    lines.append(f"`{prog} COMMAND --help` tells more; --debug shows where an error came from.")
     return "\n".join(lines)
 
 

@@ -1,5 +1,6 @@
 """From finished runs to plain results: summary, step costs, controls, pictures."""
 
+import itertools
 import os
 import platform
 import statistics
@@ -13,10 +14,12 @@ import timm
 import torch
 from torch import nn
 
+from attnmix.benchmark.device import pinned_threads
+from attnmix.benchmark.kinds import StepKind, step_kinds
+from attnmix.benchmark.step_time import StepCost, TrainingStep, step_cost, time_steps, weigh
 from attnmix.commands.looking import gallery_rows
 from attnmix.commands.runs import LOOKED_AT, Run, first_images
-from attnmix.evaluation.label_content import label_content_controls, pasting_method
-from attnmix.evaluation.step_cost import StepCost, measure_step_costs
+from attnmix.evaluation.label_content import label_content_controls
 from attnmix.methods import create_method
 from attnmix.report import GalleryRow
 from attnmix.task import MixTask
@@ -24,7 +27,6 @@ from attnmix.training.setup import create_model, model_inputs
 
 STEP_ROUNDS = 40
 PICTURES = 3  # per method
-KINDS = {"keep": "none", "blend": "mixup", "paste": "cutmix"}  # plain CutMix is what all are compared with
 NOTE = (
     f"Label-content error: {LOOKED_AT} evaluation images mixed by each method under its own trained model, Mixup "
     "left out. SMMix pastes regions of its own choice, TL-Align boxes of whole patches, the others CutMix's: "
@@ -120,37 +122,21 @@ def _step_costs(runs: Sequence[Run], data: Any) -> dict[str, StepCost]:
     images, labels = images.to(device), labels.to(device)
     classes = len(data.class_names)
     model = create_model(recipe, num_classes=classes).to(device)
-    methods = {kind: create_method(name, num_classes=classes) for kind, name in KINDS.items()}
-    for run in runs:
-        pasting = pasting_method(run.spec.name, num_classes=classes, **run.spec.options)
-        if pasting is not None:
-            methods[run.spec.label] = pasting
-    tasks = {label: MixTask(model, method) for label, method in methods.items()}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        kinds = measure_step_costs(
-            tasks,
-            images,
-            labels,
-            baseline="paste",
-            rounds=STEP_ROUNDS,
-            autocast={"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision),
-        )
-    finally:
-        torch.set_num_threads(threads)
+    autocast = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(recipe.precision)
 
-    costs = {}
-    for run in runs:
-        shares = create_method(run.spec.name, num_classes=classes, **run.spec.options).shares
-        parts = {"keep": kinds["keep"], "blend": kinds["blend"], "paste": kinds.get(run.spec.label, kinds["keep"])}
-        costs[run.spec.label] = StepCost(
-            *(
-                sum(shares[kind] * getattr(cost, value) for kind, cost in parts.items())
-                for value in ("seconds", "ratio", "low", "high")
-            )
-        )
-    return costs
+    def step(kind: StepKind) -> TrainingStep:
+        method = create_method(kind.method, num_classes=classes, **kind.options)
+        return TrainingStep(MixTask(model, method), images, labels, autocast=autocast)
+
+    (plain,) = step_kinds("cutmix", {})
+    kinds = {run.spec.label: step_kinds(run.spec.name, run.spec.options) for run in runs}
+    steps = {kind.key: step(kind) for kind in [plain, *itertools.chain(*kinds.values())]}
+    with pinned_threads(1):
+        seconds = time_steps(steps, rounds=STEP_ROUNDS)
+    return {
+        label: step_cost(weigh(seconds, {kind.key: kind.share for kind in parts}), seconds[plain.key])
+        for label, parts in kinds.items()
+    }
 
 
 def _device(named: str) -> str:

@@ -3,6 +3,9 @@
 from attnmix.report.ablation import ablation_markdown as ablation_markdown
 from attnmix.report.ablation import format_ablation as format_ablation
 from attnmix.report.accuracy_cost import accuracy_cost as accuracy_cost
+from attnmix.report.benchmark import print_table as print_table
+from attnmix.report.benchmark import ratio_chart as ratio_chart
+from attnmix.report.benchmark import write_benchmark as write_benchmark
 from attnmix.report.confusion import confusion_matrix as confusion_matrix
 from attnmix.report.curves import learning_curves as learning_curves
 from attnmix.report.gallery import GalleryRow as GalleryRow

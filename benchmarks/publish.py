@@ -1,0 +1,36 @@
+"""Draw the charts of all results, and renew their tables in docs/performance.md.
+
+The page holds a table between `<!-- results: STEM -->` and `<!-- end -->`, made from benchmarks/results/STEM.md.
+"""
+
+import json
+import re
+from pathlib import Path
+
+from attnmix.benchmark.results import write_whole
+from attnmix.report.attention_cost import attention_cost
+from attnmix.report.benchmark import ratio_chart
+from attnmix.report.style import png
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
+CHARTS = {"step": ratio_chart, "attention": attention_cost}
+
+
+def main() -> None:
+    for path in sorted(RESULTS.glob("*.json")):
+        draw = CHARTS.get(path.stem.partition("-")[0])
+        if draw is not None:
+            print(write_whole(path.with_suffix(".png"), png(draw(json.loads(path.read_text())["rows"]))).name)
+    PAGE.write_text(renewed(PAGE.read_text(), RESULTS))
+    print(PAGE.name)
+
+
+def renewed(page: str, results: Path) -> str:
+    """The page with every marked table as the results have it."""
+    mark = re.compile(r"(<!-- results: (\S+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+    return mark.sub(lambda found: found[1] + (results / f"{found[2]}.md").read_text().strip() + found[3], page)
+
+
+if __name__ == "__main__":
+    main()
