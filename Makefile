@@ -43,9 +43,15 @@ format: $(STAMP)  ## put the code in shape
 	$(BIN)/ruff format src tests benchmarks examples
 	$(BIN)/ruff check --fix src tests benchmarks examples
 
-bench: $(STAMP)  ## cost of a training step against plain CutMix (minutes)
+bench: $(STAMP)  ## all tables of docs/performance.md but the GPU's (half an hour)
 	@echo "== timing training steps, interleaved, one thread"
-	$(BIN)/attnmix bench step --models deit_tiny_patch16_224,deit_small_patch16_224 --out benchmarks/results
+	$(BIN)/attnmix bench step --models deit_tiny_patch16_224,deit_small_patch16_224 \
+		--methods all,smmix:consistency=false:block=5 --rounds 15 --out benchmarks/results
+	@echo "== timing what reads attention"
+	$(BIN)/attnmix bench attention --out benchmarks/results
+	@echo "== timing the loader"
+	$(BIN)/attnmix bench data quickstart --workers_list 0,1,2 --out benchmarks/results
+	$(BIN)/python benchmarks/publish.py
 
 lock: $(STAMP)  ## renew requirements.lock: names and versions only
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --no-annotate --no-header --no-emit-index-url \

@@ -21,15 +21,21 @@ def main() -> None:
     for path in sorted(RESULTS.glob("*.json")):
         draw = CHARTS.get(path.stem.partition("-")[0])
         if draw is not None:
-            print(write_whole(path.with_suffix(".png"), png(draw(json.loads(path.read_text())["rows"]))).name)
-    PAGE.write_text(renewed(PAGE.read_text(), RESULTS))
+            print(
+                write_whole(
+                    path.with_suffix(".png"), png(draw(json.loads(path.read_text(encoding="utf-8"))["rows"]))
+                ).name
+            )
+    write_whole(PAGE, renewed(PAGE.read_text(encoding="utf-8"), RESULTS).encode())
     print(PAGE.name)
 
 
 def renewed(page: str, results: Path) -> str:
     """The page with every marked table as the results have it."""
     mark = re.compile(r"(<!-- results: (\S+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
-    return mark.sub(lambda found: found[1] + (results / f"{found[2]}.md").read_text().strip() + found[3], page)
+    return mark.sub(
+        lambda found: found[1] + (results / f"{found[2]}.md").read_text(encoding="utf-8").strip() + found[3], page
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from attnmix.attention import carry
 from attnmix.attention.carry import carrying_attention
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH = 3, 2, 11, 13, 8
@@ -23,8 +24,11 @@ def carried():
 
 
 @pytest.mark.parametrize("scale", [None, 0.2])
-def test_the_attention_is_the_plain_one_and_the_product_its_head_mean(scale):
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_the_attention_is_the_plain_one_and_the_product_its_head_mean(scale, contiguous):
     leaves, (query, key, value) = qkv()
+    if contiguous:
+        query, key, value = (tensor.contiguous() for tensor in (query, key, value))
     wanted = F.scaled_dot_product_attention(query, key, value, scale=scale)
     output, attended = carrying_attention(carried(), query, key, value, scale=scale)
     torch.testing.assert_close(output, wanted, atol=1e-6, rtol=0)
@@ -95,3 +99,15 @@ def test_where_the_plain_call_would_not_be_the_same_nothing_is_carried(around):
 def test_half_precision_carries_nothing():
     _, tensors = qkv(torch.bfloat16)
     assert carrying_attention(carried(), *tensors) is None
+
+
+@pytest.mark.parametrize("name", ["_forward", "_backward", "_choice", "_saving_hooks"])
+def test_a_torch_without_the_private_parts_carries_nothing(monkeypatch, name):
+    monkeypatch.setattr(carry, name, None)
+    assert carrying_attention(carried(), *qkv()[1]) is None
+
+
+def test_a_default_device_is_nobody_who_watches():
+    _, tensors = qkv()
+    with torch.device("cpu"):
+        assert carrying_attention(carried(), *tensors) is not None

@@ -18,7 +18,7 @@ from attnmix.attention.flow import (
     attention_steps,
     share_out,
 )
-from attnmix.attention.trace import trace
+from attnmix.attention.trace import Journey
 
 
 def attention(batch, queries, keys):
@@ -187,20 +187,22 @@ def test_a_trace_counts_attention_calls_and_may_leave_all_but_class_blocks_out()
 
     values, joining = torch.rand(3, 8), torch.rand(3)
     assert [step.shape for step in attention_steps(flow)] == [(8, 8), (2, 2), (1, 3)]
-    after = trace(flow, values, joining, attend)
+    after = Journey(flow, values, joining).follow(attend)
     assert called == [0, 1, 2]
     merged = values.view(3, 2, 2, 2).mean(dim=(1, 3))
     assert torch.allclose(after, torch.cat((joining[:, None], merged), dim=1))
     called.clear()
-    assert trace(flow, values, joining, attend, class_blocks_only=True).equal(after)
+    assert Journey(flow, values, joining, class_blocks_only=True).follow(attend).equal(after)
     assert called == [2]
-    ones = trace(flow, values, joining, lambda *call: torch.ones_like(attend(*call)), residual=False)
+    ones = Journey(flow, values, joining, residual=False).follow(lambda *call: torch.ones_like(attend(*call)))
     assert ones[:, 0].equal(torch.ones(3))
 
 
 def test_channels_are_passed_over_where_class_blocks_alone_count():
     flow = (ChannelAttention((1, 2), 4), Join(1), ClassAttention((1, 2)))
-    values = trace(flow, torch.rand(1, 2), torch.rand(1), lambda keys, _: keys[:, 1:2], class_blocks_only=True)
+    values = Journey(flow, torch.rand(1, 2), torch.rand(1), class_blocks_only=True).follow(
+        lambda keys, _: keys[:, 1:2]
+    )
     assert values.shape == (1, 3)
     with pytest.raises(ValueError, match="mixes channels"):
-        trace(flow, torch.rand(1, 2), torch.rand(1), lambda keys, _: keys)
+        Journey(flow, torch.rand(1, 2), torch.rand(1)).follow(lambda keys, _: keys)

@@ -370,7 +370,12 @@ def test_a_stopping_tap_runs_the_model_no_further_than_it_looks(fused):
         pytest.fail("the forward went on")
     assert ran == [0]
     close(tap.probabilities(1), whole.probabilities(1), atol=0)
-    close(tap.image_attention(1), whole.image_attention(1), atol=0)
+    close(tap.attend(torch.ones(2, 17), 1), whole.attend(torch.ones(2, 17), 1), atol=0)
+    for read in (tap.image_attention, tap.class_attention):
+        with pytest.raises(ValueError, match="does not see the blocks behind.*use probabilities, or do not stop"):
+            read(1)
+    with pytest.raises(ValueError, match="block is -1, but a tap that stops counts blocks from 0"):
+        tap.probabilities()
     assert torch._C._len_torch_function_stack() == 0
 
 
@@ -383,3 +388,14 @@ def test_a_stopping_tap_wants_to_know_where(blocks):
 def test_a_stopping_tap_lets_other_errors_pass():
     with pytest.raises(ZeroDivisionError), AttentionTap(build("vit"), (0,), stop=True):
         1 / 0  # noqa: B018
+
+
+def test_a_stopping_tap_stops_for_itself_and_for_no_tap_inside():
+    reached = []
+    with AttentionTap(build("vit"), (0,), stop=True) as outer:
+        with AttentionTap(build("vit"), (2,)) as inner:
+            build("vit")(images())
+        reached.append(1)
+    assert not reached
+    assert outer.probabilities(0).shape[0] == 2
+    assert not inner._recorder.calls

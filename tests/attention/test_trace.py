@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attnmix.attention.trace import Companion, Journey, trace
+from attnmix.attention.trace import Companion, Journey
 from attnmix.backbone import BackboneView
 from tests.backbone.families import FAMILIES, build, images
 
@@ -28,7 +28,7 @@ def test_a_companion_finds_what_a_tap_finds_afterwards(name, fused):
     with Companion(Journey(*begin)) as journey:
         output = view(pictures)
     torch.testing.assert_close(output, plain, atol=1e-5, rtol=0)
-    torch.testing.assert_close(journey.values, trace(*begin, tap.attend), atol=1e-6, rtol=0)
+    torch.testing.assert_close(journey.values, Journey(*begin).follow(tap.attend), atol=1e-6, rtol=0)
     assert not journey.values.requires_grad
     assert output.requires_grad
 
@@ -40,8 +40,8 @@ def test_the_options_are_the_traces(options):
     with view.open_tap(None) as tap, Companion(Journey(*begin, **options)) as journey:
         view(images("cait", size))
     found = view.readout(journey.values)
-    assert found.allclose(view.readout(trace(*begin, tap.attend, **options)), atol=1e-6)
-    assert not found.allclose(view.readout(trace(*begin, tap.attend)), atol=1e-4)
+    assert found.allclose(view.readout(Journey(*begin, **options).follow(tap.attend)), atol=1e-6)
+    assert not found.allclose(view.readout(Journey(*begin).follow(tap.attend)), atol=1e-4)
 
 
 def test_channels_may_be_passed_over():

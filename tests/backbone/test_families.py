@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attnmix.attention.flow import attention_steps
-from attnmix.attention.trace import trace
+from attnmix.attention.trace import Journey
 from attnmix.backbone import BackboneView
 from tests.backbone.families import CLASSES, FAMILIES, build, images
 
@@ -103,9 +103,9 @@ def test_uniform_values_stay_what_they_are(name, residual):
     view, size = view_of(name), FAMILIES[name].size
     tap = run(name, view)
     count = math.prod(view.token_grid_size(size))
-    values = trace(
-        view.flow(size), torch.full((2, count), 0.3), torch.full((2,), 0.3), tap.attend, residual=residual
-    )
+    values = Journey(
+        view.flow(size), torch.full((2, count), 0.3), torch.full((2,), 0.3), residual=residual
+    ).follow(tap.attend)
     assert values.dtype == torch.float32
     assert torch.allclose(values, torch.tensor(0.3), atol=1e-6)
     assert torch.allclose(view.readout(values), torch.full((2,), 0.3), atol=1e-6)

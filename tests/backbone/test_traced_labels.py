@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnmix.attention.flow import attention_steps
-from attnmix.attention.trace import trace
+from attnmix.attention.trace import Journey
 from attnmix.backbone import BackboneView
 from tests.backbone.families import FAMILIES, build, images
 from tests.backbone.label_matrix import (
@@ -44,7 +44,7 @@ def traced(name, size=None, **options):
     share, area = weights(view.token_grid_size(size))
     with torch.no_grad(), view.open_tap(None) as tap:
         view(images(name, size))
-    return matrix_of(view.readout(trace(view.flow(size), share, area, tap.attend)))
+    return matrix_of(view.readout(Journey(view.flow(size), share, area).follow(tap.attend)))
 
 
 def unfused(name, size=None):

@@ -78,6 +78,13 @@ def test_what_a_model_cannot_is_noted_and_the_others_go_on():
         assert {value for key, value in found[label].items() if key not in ("model", "method", "note")} == {None}
 
 
+def test_draws_and_threads_of_others_are_left_alone():
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    bench_steps(["test_vit"], [StepRow("none", "none")], QUICK)
+    assert torch.get_rng_state().equal(state)
+    assert torch.get_num_threads() == threads
+
+
 def test_progress_reaches_its_end():
     told = []
     bench_steps(["test_vit"], ALL_ROWS[:3], QUICK, progress=lambda *now: told.append(now))
@@ -134,7 +141,7 @@ def test_compile_compiles_each_task_after_its_flops_are_counted(monkeypatch):
         "compile",
         lambda task: done.append("compile") or allowed.append(torch._dynamo.config.recompile_limit),
     )
-    bench_steps(["test_vit"], ALL_ROWS[1:3], replace(QUICK, compile=True))
+    bench_steps(["test_vit"], ALL_ROWS[1:3], replace(QUICK, compile=True, warmup=1))
     assert done == ["count", "compile"] * 2
     assert allowed == [step.RECOMPILES] * 2
     assert torch._dynamo.config.recompile_limit == 8

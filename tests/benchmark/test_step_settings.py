@@ -10,6 +10,7 @@ from attnmix.benchmark.step_settings import StepSettings
         ({"batch_size": 1}, "batch_size is 1, but must be 2 or more"),
         ({"rounds": 2}, "rounds is 2, but must be 3 or more"),
         ({"warmup": -1}, "warmup is -1, but must be 0 or more"),
+        ({"warmup": 0, "compile": True}, "warmup is 0, but the first round of compiled steps compiles"),
         ({"threads": 0}, "threads is 0, but must be 1 or more"),
         ({"seed": -1}, "seed is -1, but must be 0 or more"),
         ({"dtype": "int8"}, "dtype is 'int8', but must be one of float32, bfloat16, float16"),
@@ -32,4 +33,5 @@ def test_dtype_says_what_the_forward_is_cast_to():
 def test_the_files_name_says_device_type_and_compilation():
     assert StepSettings(device="cpu").stem == "step-cpu-float32"
     assert StepSettings(device="cpu", dtype="bfloat16", compile=True).stem == "step-cpu-bfloat16-compile"
+    assert StepSettings(device="cpu", channels_last=True).stem == "step-cpu-float32-channels-last"
     assert StepSettings(device="auto").torch_device.type in ("cpu", "cuda")

@@ -138,6 +138,17 @@ def test_methods_as_they_are_typed():
     ]
     assert rows[1].options == {"side_ratio": [0.5, 0.5], "fine": False}
     assert [row.method for row in parse_rows("idle-tap")] == ["idle-tap"]
+    more = parse_rows("all,smmix:consistency=false")
+    assert more[:-1] == list(ALL_ROWS)
+    assert more[-1].options == {"consistency": False}
+
+
+@pytest.mark.parametrize(
+    "typed", ["all,cutmix", "transmix,all", "all,tokenmixup:vertical=null", "idle-tap,idle-tap", "all,all"]
+)
+def test_a_row_is_named_once(typed):
+    with pytest.raises(ValueError, match="twice"):
+        parse_rows(typed)
 
 
 def test_sizes_as_they_are_typed():

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 
 import attnmix
 from tests import references
-from tests.conftest import NUM_CLASSES
+from tests.conftest import NUM_CLASSES, tiny_vit
 
 MODELS = {
     "class token": {},
@@ -125,3 +125,38 @@ def test_mixup_half_of_the_time_by_default():
 def test_wrong_options_are_named():
     with pytest.raises(ValueError, match='box is "odd", but must be one of token, even, pixel'):
         attnmix.create_method("tl-align", num_classes=3, box="odd")
+
+
+@pytest.mark.parametrize("how", ["task", "in place", "a block"])
+def test_a_compiled_model_is_traced_after_its_forward(how):
+    images, labels = torch.randn(4, 3, 16, 24), torch.arange(4)
+    targets = []
+    for compiled in (False, True):
+        model = tiny_vit()
+        task = attnmix.MixTask(model, attnmix.create_method("tl-align", num_classes=NUM_CLASSES, mixup_prob=0.0))
+        if compiled and how == "task":
+            task.compile(backend="eager")
+        elif compiled:
+            (model if how == "in place" else model.blocks[1]).compile(backend="eager")
+        assert task.view.is_compiled == compiled
+        out = task(images, labels)
+        out["loss"].backward()
+        targets.append(out["target"])
+    assert torch.allclose(*targets, atol=1e-6)
+
+
+def test_a_compiled_graph_does_not_grow_with_the_batch():
+    sizes = []
+
+    def counting(graph, inputs):
+        sizes.append(len(graph.graph.nodes))
+        return graph
+
+    for batch in (2, 64):
+        torch._dynamo.reset()
+        method = attnmix.create_method("tl-align", num_classes=NUM_CLASSES, mixup_prob=0.0)
+        task = attnmix.MixTask(tiny_vit(), method)
+        task.compile(backend=counting)
+        task(torch.randn(batch, 3, 16, 24), torch.arange(batch) % NUM_CLASSES)
+    assert len(sizes) == 2
+    assert sizes[0] == sizes[1]

@@ -100,6 +100,8 @@ def rows_at_once(heads: int, keys: int, device: torch.device) -> int:
 
     Never so few that a matrix product degenerates; with long rows the memory is linear in their length.
     """
+    if torch.compiler.is_compiling():  # would unroll the chunks into its graph, more of them for every sample
+        return 2**62
     elements = 2**17 if device.type == "cpu" else 2**24
     return max(32, elements // (heads * keys))
 

@@ -13,10 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
-# torch's own fused attention on the CPU, by the names under which autograd calls it
-_forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+# torch's own fused attention on the CPU, by the names under which autograd calls it; a torch that names them, or
+# what is asked below, otherwise carries nothing
+_forward: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_backward: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
+_choice: Any = getattr(torch, "_fused_sdp_choice", None)
+_saving_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
 def carrying_attention(
@@ -55,11 +60,14 @@ def carrying_attention(
         return None
     if attn_mask is not None or is_causal or dropout_p > 0 or enable_gqa or torch.is_autocast_enabled("cpu"):
         return None
-    if torch.compiler.is_compiling() or torch._C._len_torch_function_stack() > 0:
+    if None in (_forward, _backward, _choice, _saving_hooks) or torch.compiler.is_compiling():
         return None
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+    # torch.set_default_device leaves a mode on the stack for good, which looks at no attention
+    if not all(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack()):
         return None
-    if torch._fused_sdp_choice(query, key, value, scale=scale) != SDPBackend.FLASH_ATTENTION.value:
+    if _saving_hooks(True) is not None:
+        return None
+    if _choice(query, key, value, scale=scale) != SDPBackend.FLASH_ATTENTION.value:
         return None
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     return _CarryingAttention.apply(query, key, value, carried, scale)
@@ -76,8 +84,8 @@ class _CarryingAttention(torch.autograd.Function):
         wide, logsumexp = _forward(
             F.pad(query, (0, 1)), F.pad(key, (0, 1)), torch.cat((value, column), dim=-1), scale=scale
         )
-        # in the plain kernel's own layout, which the model flattens without a copy
-        output = wide[..., :width].transpose(1, 2).contiguous().transpose(1, 2)
+        # laid out as the query, which is what the plain kernel does: the model flattens it as it would that
+        output = torch.empty_like(query).copy_(wide[..., :width])
         ctx.save_for_backward(query, key, value, logsumexp, output)
         ctx.scale = scale
         attended = wide[..., width].mean(dim=1)

@@ -1,5 +1,7 @@
 """Sees attention calls go by, in order, and keeps the wanted ones."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,7 +16,10 @@ _SOFTMAX = frozenset({torch.softmax, F.softmax, Tensor.softmax, torch.special.so
 
 
 class SeenEnough(Exception):
-    """Ends a forward whose rest nobody wants."""
+    """Ends a forward whose rest nobody wants, says the recorder."""
+
+    def __init__(self, recorder: AttentionRecorder) -> None:
+        self.recorder = recorder
 
 
 class AttentionRecorder(TorchFunctionMode):
@@ -59,7 +64,7 @@ class AttentionRecorder(TorchFunctionMode):
         if self.window and leaving in self.calls and self.blocks is not None and leaving not in self.blocks:
             del self.calls[leaving]
         if number == self.last:
-            raise SeenEnough
+            raise SeenEnough(self)
 
     def drop_unwanted(self) -> None:
         """Once the last call is known: keep only what `blocks` names."""

@@ -26,8 +26,9 @@ class AttentionTap:
     (class, distillation, register tokens) default to the model's own attribute of that name, else 0.
 
     With `stop`, the forward ends once the last of `blocks` was seen, and the program goes on behind the `with`
-    block: what is not needed for the attention is not run. Blocks are then counted from 0, and the model is not
-    compiled and has no hooks that wait for its end.
+    block: what is not needed for the attention is not run. Blocks are then counted from 0, and read by `call`,
+    `probabilities` and `attend` alone, since it takes the blocks behind to tell which tokens are prefix tokens.
+    The model is not compiled and has no hooks that wait for its end.
 
     Fused and unfused attention, autocast, gradient checkpointing and compiled models all work. Compile the
     whole model and enter the tap outside it; compiled block by block, every block is compiled anew. Query and
@@ -36,7 +37,8 @@ class AttentionTap:
     Raises:
         RuntimeError: at the end of the `with` block, if no attention was caught.
         ValueError: for a block that was not kept, a quantity this model does not have, a model with a class
-            token that does not say `num_prefix_tokens` (pass it then), or `stop` after a block from the end.
+            token that does not say `num_prefix_tokens` (pass it then), or after `stop` for a block counted from
+            the end, or a quantity that needs to know the blocks behind.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class AttentionTap:
                 "knows (a convnet has none at all), or it did not run inside the tap, or the tap was entered "
                 "inside a compiled function (enter it outside)"
             )
-        return kind is SeenEnough
+        return isinstance(error, SeenEnough) and error.recorder is self._recorder
 
     def probabilities(self, block: int = -1) -> Tensor:
         """Softmax attention after bias, before dropout, [B, H, M_query, M_key]: quadratic in tokens."""
@@ -132,6 +134,8 @@ class AttentionTap:
     def call(self, block: int = -1) -> AttentionCall:
         """The attention call as it was seen, for `attnmix.attention.quantities`."""
         count = len(self._recorder.shapes)
+        if block < 0 and self._last is not None:
+            raise ValueError(f"block is {block}, but a tap that stops counts blocks from 0")
         number = block + count if block < 0 else block
         if not 0 <= number < count:
             raise ValueError(f"block {block} is none of the {count} of {self._name}: {-count} to {count - 1}")
@@ -146,10 +150,19 @@ class AttentionTap:
         return list(self._recorder.calls.values())
 
     def _prefix(self, block: int) -> tuple[int, int]:
+        self._check_went_on()
         shapes = self._recorder.shapes
         return prefix_tokens(shapes, block % len(shapes), self._num_prefix_tokens)
 
+    def _check_went_on(self) -> None:
+        if self._last is not None:
+            raise ValueError(
+                "a tap that stops does not see the blocks behind, which tell image tokens from others: use "
+                "probabilities, or do not stop"
+            )
+
     def _check_class_row(self, block: int) -> None:
+        self._check_went_on()
         queries, _ = self._recorder.shapes[block]
         if queries == 1:
             return

@@ -65,29 +65,21 @@ class Journey:
         """
         self.values = step.carry(self.values, attend, self.residual)
 
+    def follow(self, attend: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """Make the whole journey at once, after the forward.
 
-def trace(
-    flow: Sequence[Step], values: Tensor, joining: Tensor, attend: Callable[[Tensor, int], Tensor], **options: bool
-) -> Tensor:
-    """What the image tokens' values have become at the end of the model, after its forward.
+        Args:
+            attend: values and the number of the attention call -> values, e.g. `tap.attend`.
 
-    Args:
-        flow: as `Journey`'s.
-        values: likewise.
-        joining: likewise.
-        attend: values and the number of the attention call -> values, e.g. `tap.attend`.
-        options: `Journey`'s others.
-
-    Returns:
-        `[B, M]`, prefix tokens first; `[B, 1]` where attention pools.
-    """
-    journey = Journey(flow, values, joining, **options)
-    number = 0
-    while (step := journey.to_attention()) is not None:
-        if journey.counts(step):
-            journey.through(step, lambda keys, number=number: attend(keys, number))  # type: ignore[misc]
-        number += 1
-    return journey.values
+        Returns:
+            The values at its end, `[B, M]`, prefix tokens first; `[B, 1]` where attention pools.
+        """
+        number = 0
+        while (step := self.to_attention()) is not None:
+            if self.counts(step):
+                self.through(step, lambda keys, number=number: attend(keys, number))  # type: ignore[misc]
+            number += 1
+        return self.values
 
 
 class Companion(TorchFunctionMode):

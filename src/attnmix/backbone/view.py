@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from attnmix.attention import AttentionTap
 from attnmix.attention.call import AttentionCall
@@ -64,6 +65,13 @@ class BackboneView:
         return BackboneView(
             model if self.compiled is None else type(self.compiled)(model, self.compiled.dynamo_ctx)
         )
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the model, or a part of it, is compiled."""
+        if self.compiled is not None:
+            return True
+        return any(vars(module).get("_compiled_call_impl") is not None for module in self.model.modules())
 
     # ---- running the model ----
 
@@ -176,8 +184,9 @@ class BackboneView:
 
         Not where it is compiled, where every block is wanted, or where hooks may wait for its end.
         """
-        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in self.model.modules())
-        if blocks is None or self.compiled is not None or hooked:
+        everybodys = _global_forward_hooks or _global_forward_pre_hooks
+        own = any(module._forward_hooks or module._forward_pre_hooks for module in self.model.modules())
+        if blocks is None or self.is_compiled or everybodys or own:
             return self.open_tap(blocks)
         numbers = [self.check_block(block) for block in blocks]
         return AttentionTap(self.model, numbers, num_prefix_tokens=self.num_prefix_tokens, stop=True)

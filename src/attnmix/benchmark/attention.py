@@ -151,7 +151,7 @@ def attention_actions(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Ac
         CARRIED: lambda: carrying_attention(labels, query, key, value),
         WHOLE: whole,
     }
-    if carrying_attention(labels, query, key, value) is None:  # a GPU's
+    if carrying_attention(labels, query, key, value) is None:  # on a GPU, or in half precision
         del actions[CARRIED]
     return actions
 

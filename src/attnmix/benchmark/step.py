@@ -21,7 +21,17 @@ from attnmix.task import MixTask
 
 Progress = Callable[[str, int, int], None]
 RECOMPILES = 64
-NUMBERS = ("seconds", "ratio", "low", "high", "images_per_second", "floor", "memory_bytes", "memory_ratio")
+NUMBERS = (
+    "seconds",
+    "ratio",
+    "low",
+    "high",
+    "images_per_second",
+    "floor",
+    "memory_bytes",
+    "memory_ratio",
+    "rounds",
+)
 
 
 def bench_steps(
@@ -43,8 +53,8 @@ def bench_steps(
         A dictionary for each row: `model`, `method`; `seconds` of a step and `images_per_second`; `ratio`, `low`
         and `high` (95 % interval) of its time to CutMix's; `floor`, the ratio of counted FLOPs, forward and
         backward; `memory_bytes` and `memory_ratio` to CutMix's (on a GPU the most allocated in a step, on the CPU
-        what the forward keeps for the backward pass); `note`, why the method cannot work on this model, and then
-        the numbers are None.
+        what the forward keeps for the backward pass); `rounds`, the seconds of each; `note`, why the method cannot
+        work on this model, and then the numbers are None.
 
     Raises:
         ValueError: no model, an unknown one, or an image size it does not take: before any is measured.
@@ -56,8 +66,10 @@ def bench_steps(
         raise ValueError("no model named; for example deit_tiny_patch16_224")
     for name in models:
         check_model(name, settings)
+    gpus = [settings.torch_device] if settings.torch_device.type == "cuda" else []
     # torch stops compiling a model that was compiled eight ways: every method here may have a way of its own
-    with pinned_threads(settings.threads), _many_compilations() if settings.compile else nullcontext():
+    many = _many_compilations() if settings.compile else nullcontext()
+    with pinned_threads(settings.threads), torch.random.fork_rng(gpus), many:
         return [found for name in models for found in _bench_model(name, rows, settings, progress)]
 
 
@@ -115,8 +127,10 @@ def _bench_model(
         refused = next((reasons[key] for key in mix if key in reasons), None)
         numbers: dict[str, Any] = dict.fromkeys(NUMBERS)
         if refused is None:
-            cost = step_cost(weigh(seconds, mix), seconds[base])
+            taken = weigh(seconds, mix)
+            cost = step_cost(taken, seconds[base])
             numbers |= cost.as_dict()
+            numbers["rounds"] = [round(each, 6) for each in taken.tolist()]
             numbers["images_per_second"] = settings.batch_size / cost.seconds
             numbers["floor"] = sum(share * parts[key].flops for key, share in mix.items()) / parts[base].flops
             numbers["memory_bytes"] = max(parts[key].memory for key in mix)

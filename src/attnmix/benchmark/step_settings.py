@@ -46,6 +46,8 @@ class StepSettings:
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be {smallest} or more")
+        if self.compile and self.warmup < 1:
+            raise ValueError("warmup is 0, but the first round of compiled steps compiles: make it 1 or more")
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}, but must be one of {', '.join(DTYPES)}")
         if self.image_size is not None and min(self.image_size) < 1:
@@ -65,4 +67,5 @@ class StepSettings:
     @property
     def stem(self) -> str:
         """The result files' name without ending."""
-        return f"step-{self.torch_device.type}-{self.dtype}" + ("-compile" if self.compile else "")
+        marks = ("-compile" if self.compile else "") + ("-channels-last" if self.channels_last else "")
+        return f"step-{self.torch_device.type}-{self.dtype}{marks}"

@@ -11,7 +11,7 @@ TAU = (
     "weighed by their shares). tokenmixup runs with tau=inf unless a row says otherwise: an untrained model finds "
     "no sample easy; so all are, the dearest case."
 )
-FLOOR = "Floor: FLOPs counted in a whole step, forward and backward, beside CutMix's."
+FLOOR = "Floor: FLOPs counted in a whole step of the uncompiled model, forward and backward, beside CutMix's."
 
 
 def step_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -24,7 +24,8 @@ def step_notes(rows: Sequence[Mapping[str, Any]], device: torch.device) -> list[
     memory = (
         "Memory: the most allocated on the GPU in a step, beside CutMix's."
         if device.type == "cuda"
-        else "Memory: bytes that the forward keeps for the backward pass, beside CutMix's."
+        else "Memory: bytes that the forward keeps for the backward pass, beside CutMix's (counting them keeps "
+        "TL-Align's labels from riding in the attention). Seconds are CPU time, of all threads together."
     )
     refused = [f"{row['method']} on {row['model']}: {row['note']}" for row in rows if row.get("note")]
     return [" ".join((TAU, FLOOR, memory)), *refused]

@@ -4,6 +4,7 @@ Random queries and keys of one attention call give class attention (TransMix), i
 of label propagation (TL-Align), each compared with the fused attention that runs anyway.
 """
 
+import shlex
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -137,4 +138,5 @@ def command_line(arguments: Namespace) -> str:
         "dtype",
         "max_gib",
     )
-    return "attnmix bench attention " + " ".join(f"--{name} {arguments[name]}" for name in names)
+    words = (word for name in names for word in (f"--{name}", str(arguments[name])))
+    return shlex.join(["attnmix", "bench", "attention", *words])

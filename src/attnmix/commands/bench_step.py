@@ -18,6 +18,7 @@ EXAMPLES = """
 examples:
   attnmix bench step --models deit_tiny_patch16_224,deit_small_patch16_224 --out benchmarks/results
   attnmix bench step --methods transmix,smmix:mixup_prob=0.5,tokenmixup:vertical=null --rounds 50
+  attnmix bench step --methods all,smmix:consistency=false:block=5     # and SMMix's cheap clean pass
   attnmix bench step --models deit_small_patch16_224 --batch_size 256 --dtype bfloat16 --compile --device cuda
 """
 
@@ -29,7 +30,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--methods",
         default="all",
         help="comma-separated; options after colons, as in smmix:mixup_prob=0.5; idle-tap is CutMix under a tap "
-        "that nothing reads; or all. Steps always paste unless mixup_prob is said; CutMix is always measured",
+        "that nothing reads; all is every method, SMMix in half of the steps too, and TokenMixup's parts. Steps "
+        "always paste unless mixup_prob is said; CutMix is always measured",
     )
     parser.add_argument("--batch_size", type=int, default=16, help="images of a step")
     parser.add_argument(
@@ -108,13 +110,17 @@ def parse_rows(typed: str) -> "list[StepRow]":
     from attnmix.benchmark.step_rows import ALL_ROWS, IDLE_TAP, StepRow
     from attnmix.commands.method_specs import parse_methods
 
-    if typed.strip() == "all":
-        return list(ALL_ROWS)
-    words = [word for word in typed.split(",") if word.strip()]
-    others = [word for word in words if word.strip() != IDLE_TAP]
-    idle = [row for row in ALL_ROWS if row.method == IDLE_TAP] if len(others) < len(words) else []
-    specs = parse_methods(",".join(others)) if others or not idle else []
-    return [*idle, *(StepRow(spec.label, spec.name, spec.options) for spec in specs)]
+    words = [word.strip() for word in typed.split(",")]
+    ours = [row for row in ALL_ROWS if "all" in words or (row.method == IDLE_TAP and IDLE_TAP in words)]
+    others = ",".join(word for word in words if word not in ("all", IDLE_TAP))
+    specs = parse_methods(others) if others or not ours else []
+    rows = [*ours, *(StepRow(spec.label, spec.name, spec.options) for spec in specs)]
+    for i, row in enumerate(rows):
+        if any((row.method, row.options) == (other.method, other.options) for other in rows[:i]):
+            raise ValueError(f"{row.label} is named twice (all has: {', '.join(row.label for row in ALL_ROWS)})")
+    if max(map(words.count, ("all", IDLE_TAP))) > 1:
+        raise ValueError(f"{typed!r} names all or {IDLE_TAP} twice")
+    return rows
 
 
 def parse_size(typed: str | int | None) -> tuple[int, int] | None:

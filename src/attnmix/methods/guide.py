@@ -183,7 +183,7 @@ def _as_the_provider_sees(images: Tensor, model: nn.Module, provider: nn.Module)
         return images
 
     def channel(values: Any) -> Tensor:
-        return torch.tensor(values, device=images.device, dtype=images.dtype)[:, None, None]
+        return torch.tensor(values, dtype=images.dtype).to(images.device, non_blocking=True)[:, None, None]
 
     pixels = images * channel(ours["std"]) + channel(ours["mean"])
     return (pixels - channel(theirs["mean"])) / channel(theirs["std"])

@@ -57,8 +57,13 @@ class AlignedLabel:
             residual=self.residual,
             class_blocks_only=self.class_blocks_only,
         )
-        with Companion(journey):
-            result = forward(mixed.images)
+        if view.is_compiled:  # what happens between a compiled model's operations would be compiled too
+            with view.open_tap(None) as tap:
+                result = forward(mixed.images)
+            journey.follow(tap.attend)
+        else:
+            with Companion(journey):
+                result = forward(mixed.images)
         return result, mixed.with_source_weight(view.readout(journey.values))
 
 

@@ -325,7 +325,8 @@ class TokenMixup(MixMethod):
         if call is not None:
             scores = _saliency(view, number, call, step.image_size)
         else:
-            scores = torch.rand(batch, count, generator=self.generator).to(images.device)
+            drawn = torch.rand(batch, count, generator=self.generator)
+            scores = drawn.to(images.device, non_blocking=True)
         step.memory_tokens += self.kappa
         return images.take_along_dim(salient_tokens(scores, self.kappa)[..., None], dim=1)
 
