@@ -18,24 +18,23 @@ CHARTS = {"step": ratio_chart, "attention": attention_cost}
 
 
 def main() -> None:
-    for path in sorted(RESULTS.glob("*.json")):
+    for path in sorted(RESULTS.rglob("*.json")):
         draw = CHARTS.get(path.stem.partition("-")[0])
         if draw is not None:
-            print(
-                write_whole(
-                    path.with_suffix(".png"), png(draw(json.loads(path.read_text(encoding="utf-8"))["rows"]))
-                ).name
-            )
+            chart = draw(json.loads(path.read_text(encoding="utf-8"))["rows"])
+            print(write_whole(path.with_suffix(".png"), png(chart)).relative_to(ROOT))
     write_whole(PAGE, renewed(PAGE.read_text(encoding="utf-8"), RESULTS).encode())
-    print(PAGE.name)
+    print(PAGE.relative_to(ROOT))
 
 
 def renewed(page: str, results: Path) -> str:
     """The page with every marked table as the results have it."""
-    mark = re.compile(r"(<!-- results: (\S+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
-    return mark.sub(
-        lambda found: found[1] + (results / f"{found[2]}.md").read_text(encoding="utf-8").strip() + found[3], page
-    )
+
+    def table(mark: re.Match[str]) -> str:
+        found = (results / f"{mark[2]}.md").read_text(encoding="utf-8").strip()
+        return f"{mark[1]}\n{found}\n<!-- end -->"
+
+    return re.sub(r"(<!-- results: (\S+) -->)\n.*?<!-- end -->", table, page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -73,12 +73,12 @@ def test_options_reach_the_settings(monkeypatch):
     assert (settings.threads, settings.dtype, settings.seed, settings.warmup) == (2, "float16", 4, 5)
     assert settings.compile
     assert settings.channels_last
-    assert settings.stem == "step-cpu-float16-compile"
+    assert settings.stem == "step-cpu-float16-compile-channels-last"
 
 
 def test_the_name_of_the_files_says_dtype_and_compilation(monkeypatch, tmp_path):
     monkeypatch.setattr(step, "bench_steps", lambda *_, **__: [])
-    assert bench("--dtype", "bfloat16", "--compile", "--out", str(tmp_path)) == 0
+    assert bench("--dtype", "bfloat16", "--compile", "--warmup", "1", "--out", str(tmp_path)) == 0
     assert {path.stem for path in tmp_path.iterdir()} == {"step-cpu-bfloat16-compile"}
 
 
