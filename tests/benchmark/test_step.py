@@ -134,17 +134,17 @@ def test_settings_reach_the_step(monkeypatch):
 def test_compile_compiles_each_task_after_its_flops_are_counted(monkeypatch):
     done = []
     monkeypatch.setattr(step, "count_flops", lambda action: done.append("count") or 1)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
     allowed = []
     monkeypatch.setattr(
         step.MixTask,
         "compile",
         lambda task: done.append("compile") or allowed.append(torch._dynamo.config.recompile_limit),
     )
-    bench_steps(["test_vit"], ALL_ROWS[1:3], replace(QUICK, compile=True, warmup=1))
+    with torch._dynamo.config.patch(recompile_limit=8):  # monkeypatch would leave torch without the setting
+        bench_steps(["test_vit"], ALL_ROWS[1:3], replace(QUICK, compile=True, warmup=1))
+        assert torch._dynamo.config.recompile_limit == 8
     assert done == ["count", "compile"] * 2
     assert allowed == [step.RECOMPILES] * 2
-    assert torch._dynamo.config.recompile_limit == 8
 
 
 def test_model_and_batch_are_the_seeds_and_the_size_the_models_own():
