@@ -120,7 +120,7 @@ def settings_of(args: argparse.Namespace, device: torch.device, compiled: bool) 
     )
 
 
-def save(args, device, stem, settings, rows, head, body) -> None:  # type: ignore[no-untyped-def]
+def save(args, device, stem, settings, rows, head, body) -> None:
     """Write and print; the command is the one that was typed, less the folder."""
     typed = f"--model {args.model} --batch-size {args.batch_size} --rounds {args.rounds}"
     machine = describe_machine(device, threads=settings.get("threads", torch.get_num_threads()))

@@ -46,7 +46,7 @@ class AlignedLabel:
         forward: Callable[[Tensor], Result],
         generator: object,
     ) -> tuple[Result, MixedBatch]:
-        """The training forward, under a tap; blended and unmixed batches keep the weight of their draw."""
+        """The training forward, labels beside it; blended and unmixed batches keep the weight of their draw."""
         if mixed.draw.kind != "paste" or mixed.source_mask is None:
             return forward(mixed.images), mixed  # all tokens have one label, which no averaging changes
         size = mixed.images.shape[-2:]
