@@ -3,6 +3,7 @@
 from attnmix.data.digits import Digits as Digits
 from attnmix.data.digits_in_scenes import DigitsInScenes as DigitsInScenes
 from attnmix.data.factory import create_datasets as create_datasets
+from attnmix.data.factory import create_evaluation_set as create_evaluation_set
 from attnmix.data.factory import evaluation_settings as evaluation_settings
 from attnmix.data.factory import known_data as known_data
 from attnmix.data.labelled import LabelledImages as LabelledImages

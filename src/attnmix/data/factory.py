@@ -9,10 +9,10 @@ from typing import Any
 from attnmix.data._nearest import check_keys, nearest
 from attnmix.data.digits import Digits
 from attnmix.data.digits_in_scenes import DigitsInScenes
-from attnmix.data.folder import check_same_classes, open_folder, split_folder
+from attnmix.data.folder import check_same_classes, evaluation_folder, open_folder, split_folder
 from attnmix.data.labelled import LabelledImages
 from attnmix.data.timm_sets import PREFIXES, open_timm_set
-from attnmix.data.transforms import Transform, create_transforms, evaluation_options
+from attnmix.data.transforms import Transform, create_transforms, evaluation_options, evaluation_transform
 
 _logger = logging.getLogger(__name__)
 
@@ -24,6 +24,7 @@ EMBEDDED: dict[str, tuple[Callable[..., DigitsInScenes | Digits], str]] = {
     "digits": (Digits, "embedded: scikit-learn's 1797 handwritten digits as they are, 8x8"),
 }
 _FOLDER_KEYS = ("class_map",)
+TOLERATED = 1  # unreadable images that an evaluation leaves out however small the set
 
 
 def known_data() -> dict[str, str]:
@@ -104,6 +105,66 @@ def create_datasets(
         )
     check_same_classes(train.class_names, held_out.class_names, repr(name))
     return train, held_out
+
+
+def create_evaluation_set(
+    name: str,
+    *,
+    input_size: Sequence[int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    split: str | None = None,
+    crop_pct: float | None = None,
+    crop_mode: str = "center",
+    interpolation: str = "bicubic",
+    data_options: Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
+) -> tuple[LabelledImages, Transform]:
+    """One set to evaluate on, which need not have a training split, and the transform of its images.
+
+    One unreadable image is left out whatever the set's size; beyond, more than 1 % of the set is an error.
+
+    Args:
+        name: as `create_datasets`; a folder may also hold its class folders itself.
+        input_size: (channels, height, width) of the model.
+        mean: per channel, as the model expects.
+        std: likewise.
+        split: None: "test" of the embedded sets, "validation" of others, or the folder itself.
+        crop_pct: share of the resized image's side that the crop keeps; None: as `create_transforms`.
+        crop_mode: timm's; embedded sets are always shown whole.
+        interpolation: how images are resized.
+        data_options: as `create_datasets`.
+        batch_size: of the loader, for streams.
+
+    Raises ValueError or FileNotFoundError that names the value at fault and what would be right.
+    """
+    options = dict(data_options or {})
+    embedded = name.replace("_", "-")
+    prefix = name.partition("/")[0].lower() if "/" in name else ""
+    transform = evaluation_transform(
+        input_size,
+        mean=mean,
+        std=std,
+        augment={"interpolation": interpolation, "crop_pct": crop_pct},
+        crop_mode="squash" if embedded in EMBEDDED else crop_mode,
+        whole_image=embedded in EMBEDDED,
+    )
+    if embedded in EMBEDDED:
+        return _embedded_opener(embedded, input_size, options)(split or "test", transform), transform
+    if prefix in PREFIXES:
+        options = {"batch_size": batch_size, **options}
+        found = open_timm_set(
+            name,
+            split or "validation",
+            is_training=False,
+            options=options,
+            transform=transform,
+            tolerated=TOLERATED,
+        )
+        return found, transform
+    check_keys("data_options", options, _FOLDER_KEYS)
+    folder = evaluation_folder(_existing_folder(name), split)
+    return open_folder(folder, options=options, transform=transform, tolerated=TOLERATED), transform
 
 
 def evaluation_settings(name: str, input_size: Sequence[int], augment: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -32,10 +32,22 @@ def split_folder(root: Path, split: str) -> Path:
     )
 
 
-def open_folder(folder: Path, *, options: dict[str, Any], transform: Any) -> ReadableImages:
+def evaluation_folder(root: Path, split: str | None) -> Path:
+    """The folder to evaluate on: of the split named, else of "validation" or "test", else `root` itself.
+
+    Raises FileNotFoundError as `split_folder`.
+    """
+    if split is not None:
+        return split_folder(root, split)
+    names = (*_SYNONYMS[1], "test")
+    return next((root / name for name in names if (root / name).is_dir()), root)
+
+
+def open_folder(folder: Path, *, options: dict[str, Any], transform: Any, tolerated: int = 3) -> ReadableImages:
     """The images of one split's folder, labelled by class folder in natural order of their names.
 
-    `options` are keywords of timm's folder reader (`class_map`). Greyscale and other modes become RGB.
+    `options` are keywords of timm's folder reader (`class_map`). Greyscale and other modes become RGB;
+    `tolerated` is `ReadableImages`'.
     Raises ValueError for a folder without class folders or without images.
     """
     class_folders = sorted(entry for entry in folder.iterdir() if entry.is_dir())
@@ -54,6 +66,7 @@ def open_folder(folder: Path, *, options: dict[str, Any], transform: Any) -> Rea
         partial(reader.filename, absolute=True),
         class_names=names_by_index(reader.class_to_idx),
         transform=transform,
+        tolerated=tolerated,
     )
 
 

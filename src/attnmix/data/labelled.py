@@ -43,12 +43,20 @@ class LabelledImages(Dataset[tuple[Any, int]]):
         """Names of the files that could not be read so far."""
         return []
 
+    def name_of(self, index: int) -> str:
+        """By what name item `index` is spoken of: its file, where it has one."""
+        return f"image {index}"
+
+    def read(self, index: int) -> tuple[Any, int] | None:
+        """Item `index`, or None where its image cannot be read: no other is served in its place."""
+        return self[index]
+
     def __len__(self) -> int:
         raise NotImplementedError
 
 
 class ReadableImages(LabelledImages):
-    """Serves the next readable image in place of one that cannot be read, and keeps account of it.
+    """Serves the next readable image in place of one that cannot be read (`read`: none), and keeps account of it.
 
     Each unreadable file is warned about once, by name, also when loader workers meet it: the account lies in
     shared memory. More unreadable files than 1 % of the set and than `tolerated`: OSError naming them.
@@ -95,10 +103,23 @@ class ReadableImages(LabelledImages):
             try:
                 image, label = self._read(candidate % size)
             except _DECODE_ERRORS as error:
-                self._report(candidate % size, error)
+                self._report(candidate % size, error, "the next one stands in for it")
             else:
                 return image if self.transform is None else self.transform(image), label
         raise OSError(f"none of the {size} images can be read: {', '.join(self.unreadable[:5])}")
+
+    def name_of(self, index: int) -> str:
+        """The file's name, or the sample's."""
+        return self._name_of(index)
+
+    def read(self, index: int) -> tuple[Any, int] | None:
+        """Item `index`, or None where its image cannot be read."""
+        try:
+            image, label = self._read(index)
+        except _DECODE_ERRORS as error:
+            self._report(index, error, "it is left out")
+            return None
+        return image if self.transform is None else self.transform(image), label
 
     def _read(self, index: int) -> tuple[Image.Image, int]:
         source, label = self._load(index)
@@ -107,10 +128,10 @@ class ReadableImages(LabelledImages):
         with source, Image.open(source) as image:
             return image.convert("RGB"), int(label)  # decodes every pixel, so that a cut-off file shows here
 
-    def _report(self, index: int, error: Exception) -> None:
+    def _report(self, index: int, error: Exception, then: str) -> None:
         if not self._is_unreadable[index]:
             self._is_unreadable[index] = True
-            _logger.warning("unreadable image %s (%s): the next one stands in for it", self._name_of(index), error)
+            _logger.warning("unreadable image %s (%s): %s", self._name_of(index), error, then)
         count = int(self._is_unreadable.sum())
         if count > self.allowed_unreadable:
             names = self.unreadable

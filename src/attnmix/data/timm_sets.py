@@ -33,7 +33,13 @@ _TWO_PART_SPLITS = ("train", "training", "val", "valid", "validation", "eval", "
 
 
 def open_timm_set(
-    name: str, split: str, *, is_training: bool, options: Mapping[str, Any], transform: Any
+    name: str,
+    split: str,
+    *,
+    is_training: bool,
+    options: Mapping[str, Any],
+    transform: Any,
+    tolerated: int = 3,
 ) -> LabelledImages:
     """One split of a data set by its timm name, such as "torch/cifar10" or "hfds/user/name".
 
@@ -75,6 +81,7 @@ def open_timm_set(
         partial(_sample_name, source, f"{name} {split}"),
         class_names=class_names,
         transform=transform,
+        tolerated=tolerated,
     )
 
 

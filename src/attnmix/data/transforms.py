@@ -15,6 +15,7 @@ _CHOICES = {
     "interpolation": ("bicubic", "bilinear", "nearest", "random"),
     "re_mode": ("const", "rand", "pixel"),
 }
+CROP_MODES = ("center", "squash", "border")
 _PROBABILITIES = ("hflip", "vflip", "re_prob")
 AUGMENT_KEYS = {"no_aug", "scale", "ratio", "color_jitter", "auto_augment", "crop_pct", *_CHOICES, *_PROBABILITIES}
 
@@ -61,6 +62,37 @@ def create_transforms(
     if channels == 1:
         training, evaluation = Compose([Grayscale(), training]), Compose([Grayscale(), evaluation])
     return training, evaluation
+
+
+def evaluation_transform(
+    input_size: Sequence[int],
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    augment: Mapping[str, Any] | None = None,
+    crop_mode: str = "center",
+    whole_image: bool = False,
+) -> Transform:
+    """The evaluation transform alone; arguments as `create_transforms`, `crop_mode` timm's.
+
+    Raises ValueError for an unknown key or a value timm cannot use.
+    """
+    if crop_mode not in CROP_MODES:
+        raise ValueError(
+            f"crop_mode {crop_mode!r}{nearest(crop_mode, CROP_MODES)}; known: {', '.join(CROP_MODES)}"
+        )
+    given = _given(augment)
+    _check_values(given)
+    channels, height, width = _check_input(input_size, mean, std)
+    options = evaluation_options(input_size, augment=given, whole_image=whole_image)
+    found = create_transform(
+        (channels, height, width),
+        mean=tuple(mean),
+        std=tuple(std),
+        **{**options, "crop_mode": crop_mode},
+        is_training=False,
+    )
+    return Compose([Grayscale(), found]) if channels == 1 else found
 
 
 def evaluation_options(

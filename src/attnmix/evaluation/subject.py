@@ -1,0 +1,100 @@
+"""A model that questions are asked of."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnmix.backbone import BackboneView
+
+
+@dataclass
+class Subject:
+    """A model in evaluation mode on its device, and what must be known to ask it.
+
+    Attributes:
+        label: its name in tables and figures.
+        model: takes normalised images `[B, C, H, W]` and gives logits `[B, classes]`.
+        class_names: of its outputs: ImageNet synsets, names of folders, ...; empty where unknown.
+        input_size: (channels, height, width) that it takes.
+        mean: per channel, of images in [0, 1]; what `normalise` takes off.
+        std: per channel; what `normalise` divides by.
+        fresh: makes the same network with untrained weights, in evaluation mode on the same device.
+        fingerprint: what tells these weights from others.
+        method: the mixing method it was trained with, where known.
+        method_options: that method's options.
+        view: how its tokens lie; None for a model whose attention cannot be read (a CNN).
+        no_view: then, why.
+    """
+
+    label: str
+    model: nn.Module
+    class_names: Sequence[str]
+    input_size: tuple[int, int, int]
+    mean: Sequence[float]
+    std: Sequence[float]
+    fresh: Callable[[], nn.Module]
+    fingerprint: str = ""
+    method: str | None = None
+    method_options: dict[str, Any] = field(default_factory=dict)
+    view: BackboneView | None = field(init=False, default=None)
+    no_view: str = field(init=False, default="")
+
+    def __post_init__(self) -> None:
+        self.model.eval()
+        try:
+            self.view = BackboneView(self.model)
+        except ValueError as error:
+            self.no_view = str(error)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images that it takes."""
+        return self.input_size[1], self.input_size[2]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of its final image tokens; of patches of 16 pixels, or the side's 14th, for a CNN."""
+        if self.view is not None:
+            return self.view.grid_size(self.image_size)
+        height, width = (side // 16 if side % 16 == 0 and side > 64 else 14 for side in self.image_size)
+        return height, width
+
+    def logits(self, images: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Float32 logits `[B, K]` of normalised images, of the outputs `columns` `[K]` alone where given."""
+        found = self.model(images) if self.view is None else self.view(images)
+        return found.float() if columns is None else found.float()[:, columns.to(found.device)]
+
+    def to_pixels(self, images: Tensor) -> Tensor:
+        """Normalised images as pixel values, 0 to 1 from black to white."""
+        mean, std = self._channels(images)
+        return images * std + mean
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Pixel values, 0 to 1, as the model takes them."""
+        mean, std = self._channels(pixels)
+        return (pixels - mean) / std
+
+    def saliency(self, images: Tensor) -> Tensor:
+        """What the last attention looks at on the final grid, `[B, N]`: class row, else image attention.
+
+        Raises:
+            ValueError: a model whose attention cannot be read.
+        """
+        if self.view is None:
+            raise ValueError(f"{self.label}: {self.no_view}")
+        with torch.no_grad(), self.view.open_tap((-1,)) as tap:
+            self.view(images)
+        read = self.view.class_attention if self.view.has_class_row else self.view.image_attention
+        return read(tap, -1, images.shape[-2:])
+
+    def _channels(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        mean, std = (images.new_tensor(list(values))[:, None, None] for values in (self.mean, self.std))
+        return mean, std
