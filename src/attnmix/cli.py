@@ -22,11 +22,12 @@ COMMANDS = {
     "train": "attnmix.commands.train",
     "compare": "attnmix.commands.compare",
     "ablate": "attnmix.commands.ablate",
+    "evaluate": "attnmix.commands.evaluate",
     "show": "attnmix.commands.show",
     "list": "attnmix.commands.list",
     "bench": "attnmix.commands.bench",
 }
-DESCRIPTION = "Attention-guided image mixing for vision transformers: train, compare, look."
+DESCRIPTION = "Attention-guided image mixing for vision transformers: train, compare, evaluate, look."
 EXAMPLES = """
 examples:
   attnmix train quickstart --method smmix --out runs/smmix

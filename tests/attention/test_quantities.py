@@ -41,8 +41,21 @@ def test_image_attention(call, matrix):
     close(quantities.image_attention(call, 0, 0), matrix.mean(1))
 
 
+def test_presence_sums_rows_scaled_to_image_keys(call, matrix):
+    rows = matrix[:, 1:, 2:]
+    found = quantities.presence(call, 1, 2)
+    close(found, (rows / rows.sum(2, keepdim=True)).sum(1))
+    close(found.sum(1), torch.full((3,), 5.0))
+
+
+def test_presence_leaves_out_a_query_that_looks_at_prefix_tokens_alone():
+    rows = torch.tensor([[[[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.5, 0.125, 0.375]]]])
+    close(quantities.presence(SoftmaxCall(rows), 1, 1), torch.tensor([[0.25, 0.75]]))
+
+
 def test_uniform_attention_gives_uniform_scores():
     call = FusedCall(torch.zeros(1, 2, 5, 4), torch.zeros(1, 2, 5, 4))
+    close(quantities.presence(call, 1, 1), torch.ones(1, 4))
     close(quantities.class_attention(call, 1), torch.full((1, 4), 1 / 4))
     close(quantities.image_attention(call, 1, 1), torch.full((1, 4), 1 / 5))
 

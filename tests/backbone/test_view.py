@@ -6,7 +6,11 @@ import torch
 import torchvision
 from torch import nn
 
+from attnmix.attention.flow import attention_steps
 from attnmix.backbone import BackboneView
+from tests.backbone.families import FAMILIES as KINDS
+from tests.backbone.families import build, images
+from tests.backbone.label_matrix import global_matrix, softmax_matrices, swin_windows
 
 FAMILIES = [
     ("class token", {}, 1, True),
@@ -121,3 +125,71 @@ def test_evaluating_gives_each_module_its_flag_back_also_after_an_exception(make
     with pytest.raises(RuntimeError, match="stop"):
         fail()
     assert [module.training for module in model.modules()] == flags
+
+
+def image_matrices(name):
+    """Of every block in which image tokens attend, its number and `[B, N, N]`: by hooks from an unfused model."""
+    model, batch = build(name, fused=False), images(name)
+    matrices = softmax_matrices(model, batch)
+    if "swin" not in name:
+        calls = [(number, matrix) for number, matrix in enumerate(matrices) if matrix.shape[1] > 1]
+        prefix = calls[0][1].shape[1] - KINDS[name].size[0] * KINDS[name].size[1] // KINDS[name].patch ** 2
+        return [(number, matrix[:, prefix:, prefix:]) for number, matrix in calls]
+    found, grid = [], tuple(side // KINDS[name].token_patch for side in KINDS[name].size)
+    stages = [stage.blocks for stage in model.layers]
+    for number, block in enumerate(block for stage in stages for block in stage):
+        window, shift, pads_first = swin_windows(block)
+        at = grid if number < len(stages[0]) else (grid[0] // 2, grid[1] // 2)
+        found.append((number, global_matrix(matrices[number], at, window, shift, pads_first=pads_first)))
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["vit", "vit_registers", "deit_distilled", "cait", "siglip", "beit", "swin", "swin_padded"]
+)
+def test_image_attend_and_presence_equal_the_whole_matrix(name):
+    view, batch = BackboneView(build(name)), images(name)
+    with torch.no_grad(), view.open_tap(None) as tap:
+        view(batch)
+    found = image_matrices(name)
+    assert view.image_blocks == [number for number, _ in found]
+    for number, matrix in found:
+        values = torch.rand(matrix.shape[:2])
+        attended = view.image_attend(tap, number, values, batch.shape[-2:])
+        assert torch.allclose(attended, (matrix @ values[..., None])[..., 0], atol=1e-5)
+        presence = view.image_presence(tap, number, batch.shape[-2:])
+        wanted = (matrix / matrix.sum(dim=2, keepdim=True)).sum(dim=1)
+        assert torch.allclose(presence, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["pvt_v2", "pvt_v2_linear", "pvt", "hf_pvt"])
+def test_keys_on_a_coarser_grid_are_shared_out(name):
+    view, batch = BackboneView(build(name)), images(name)
+    with torch.no_grad(), view.open_tap(None) as tap:
+        view(batch)
+    for number, step in enumerate(attention_steps(view.flow(batch.shape[-2:]))):
+        count = step.grid[0] * step.grid[1]
+        presence = view.image_presence(tap, number, batch.shape[-2:])
+        assert presence.shape == (2, count)
+        assert torch.allclose(presence.sum(dim=1), torch.tensor(float(count)), rtol=1e-4)
+        attended = view.image_attend(tap, number, torch.ones(2, count), batch.shape[-2:])
+        assert (attended < 1 - 1e-6).any() if step.prefix else torch.allclose(attended, torch.ones(2, count))
+    presence = view.image_presence(tap, 0, batch.shape[-2:]).unflatten(1, view.token_grid_size(batch.shape[-2:]))
+    cell = 4 if name != "pvt_v2_linear" else 1  # 4x4 tokens have one key in the first stage
+    assert torch.allclose(presence[:, :cell, :cell], presence[:, :1, :1].expand(-1, cell, cell))
+
+
+def test_image_tokens_that_do_not_attend_are_refused():
+    view, batch = BackboneView(build("cait")), images("cait")
+    with torch.no_grad(), view.open_tap(None) as tap:
+        view(batch)
+    for read in (
+        lambda block: view.image_attend(tap, block, torch.ones(2, 24), (32, 48)),
+        lambda block: view.image_presence(tap, block, (32, 48)),
+    ):
+        with pytest.raises(ValueError, match="in block -1 of Cait one query attends, no image token does"):
+            read(-1)
+    xcit = BackboneView(build("xcit"))
+    assert xcit.image_blocks == []
+    with pytest.raises(ValueError, match="mixes channels"):
+        xcit.image_attend(tap, 0, torch.ones(2, 24), (32, 48))

@@ -3,15 +3,18 @@ import timm
 import torch
 
 import attnmix
+from attnmix.evaluation import label_content
 from attnmix.evaluation.label_content import (
+    QUESTION,
     centre_prior,
     label_content_controls,
     label_content_error,
-    pasting_method,
     visible_share,
 )
+from attnmix.evaluation.pasting import options_of_pasting, pasting_method
 from attnmix.mixing import Paste, boxes_to_mask
 from tests.conftest import NUM_CLASSES
+from tests.evaluation.exams import tiny_exam, tiny_subject
 
 
 @pytest.fixture
@@ -149,3 +152,122 @@ def test_centre_prior_is_symmetric_and_highest_in_the_middle():
     assert torch.allclose(prior, prior.flip(0))
     assert torch.allclose(prior, prior.flip(1))
     assert prior.argmax() == 2 * 7 + 3
+
+
+class Boxes:
+    """A box as each image's object; no mask of the images in `unknown`."""
+
+    def __init__(self, unknown=()):
+        self.unknown = unknown
+
+    def masks(self, index):
+        boxes = torch.stack([index % 5, index % 7, 4 + index % 4, torch.full_like(index, 6)], 1)
+        masks = boxes_to_mask(boxes, (16, 24)).to(torch.int8)
+        masks[:, :2] = -1
+        for place, number in enumerate(index.tolist()):
+            if number in self.unknown:
+                masks[place] = -1
+        return masks
+
+    def boxes(self, index):
+        raise AssertionError("not needed")
+
+
+class OnlyBoxes(Boxes):
+    def masks(self, index):
+        return None
+
+
+@pytest.fixture
+def few_draws(monkeypatch):
+    monkeypatch.setattr(label_content, "DRAWS", 5)
+
+
+def labels_of(answer, kind="method"):
+    return {row["label"]: row for row in answer["tables"]["labels"] if row["kind"] == kind}
+
+
+def test_the_question_asks_for_every_policy_beside_the_controls(few_draws):
+    exam = tiny_exam(14, truth=Boxes(unknown=(0, 5)), seed=2)
+    answer = QUESTION.ask(exam)
+    rows = labels_of(answer)
+    assert set(rows) == {"cutmix", "transmix", "tl-align", "smmix"}
+    known = torch.tensor([i for i in range(14) if i not in (0, 5)])
+    data, masks = exam.data.images, Boxes().masks(known) == 1
+    asked = data.tensors[known], data.labels[known], masks
+    for name, row in rows.items():
+        method = pasting_method(name, num_classes=NUM_CLASSES, seed=2)
+        error = label_content_error(exam.subject.model, method, *asked, seed=2)
+        assert row["label-content error"] == pytest.approx(error.mean, abs=1e-6)
+        assert row["standard error"] == pytest.approx(error.standard_error, abs=1e-6)
+        assert row["bias"] == pytest.approx(error.bias, abs=1e-6)
+        assert answer["values"][f"label-content error, {name}"] == row["label-content error"]
+    controls = label_content_controls(exam.subject.fresh(), *asked, num_classes=NUM_CLASSES, seed=2)
+    assert {label: row["bias"] for label, row in labels_of(answer, "control").items()} == {
+        label: pytest.approx(error.bias, abs=1e-6) for label, error in controls.items()
+    }
+    assert "2 without object pixels are left out" in answer["notes"][0]
+
+
+def test_labels_are_the_models(few_draws):
+    exam = tiny_exam(12, truth=Boxes(), subject=tiny_subject(num_classes=3))
+    exam.data.images.labels[:] = 4
+    with pytest.raises(ValueError, match="label"):  # two classes more than the model has
+        label_content.label_content_error(
+            exam.subject.model,
+            pasting_method("cutmix", num_classes=3),
+            exam.data.images.tensors,
+            exam.data.images.labels,
+            Boxes().masks(torch.arange(12)) == 1,
+        )
+    exam.data = exam.data._replace(columns=torch.tensor([2, 1, 0, 2, 1]))
+    assert labels_of(QUESTION.ask(exam))
+
+
+def test_the_own_method_is_judged_with_its_own_options(few_draws):
+    subject = tiny_subject()
+    subject.method, subject.method_options = (
+        "transmix",
+        {"attention_share": 1.0, "mixup_prob": 0.2, "smoothing": 0},
+    )
+    rows = labels_of(QUESTION.ask(tiny_exam(12, truth=Boxes(), subject=subject)))
+    assert len(rows) == 5
+    assert rows["transmix (attention_share=1.0)"]["bias"] != rows["transmix"]["bias"]
+    subject.method_options = {"attention_share": 0.5, "mixup_prob": 0.2}
+    assert len(labels_of(QUESTION.ask(tiny_exam(12, truth=Boxes(), subject=subject)))) == 4
+    subject.method = "none"
+    subject.method_options = {"smoothing": 0.2}
+    assert len(labels_of(QUESTION.ask(tiny_exam(12, truth=Boxes(), subject=subject)))) == 4
+
+
+def test_options_that_count_where_it_pastes():
+    given = {"side_ratio": [0.25, 0.75], "source": "random", "prob": 0.5, "mixup_alpha": 1.0}
+    assert options_of_pasting("smmix", given) == {"source": "random"}
+    assert options_of_pasting("mixup+cutmix", {"cutmix_alpha": 2.0, "mode": "pair"}) == {"cutmix_alpha": 2.0}
+    assert options_of_pasting("mixup", {"mixup_alpha": 2.0}) == {}
+
+
+def test_a_model_without_class_row_is_judged_by_image_attention(few_draws):
+    subject = tiny_subject(class_token=False, global_pool="avg")
+    answer = QUESTION.ask(tiny_exam(12, truth=Boxes(), subject=subject))
+    assert "transmix" in labels_of(answer)
+    assert any(note.startswith("transmix reads image attention") for note in answer["notes"])
+    subject.method, subject.method_options = "transmix", {"attention": "class-rollout"}
+    answer = QUESTION.ask(tiny_exam(12, truth=Boxes(), subject=subject))
+    assert any(note.startswith("transmix (attention=class-rollout) is left out: ") for note in answer["notes"])
+    assert len(labels_of(answer)) == 4
+
+
+def test_what_the_question_misses():
+    assert QUESTION.missing(tiny_exam(truth=Boxes())) is None
+    for truth in (None, OnlyBoxes()):
+        assert "give --annotations with masks" in QUESTION.missing(tiny_exam(truth=truth))
+    with pytest.raises(ValueError, match="1 of 12 images have object masks, but 2 or more"):
+        QUESTION.ask(tiny_exam(12, truth=Boxes(unknown=range(11))))
+    plain = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 24, 5))
+    subject = label_subject(plain)
+    assert "does not lay out its tokens" in QUESTION.missing(tiny_exam(truth=Boxes(), subject=subject))
+
+
+def label_subject(model):
+    return type(tiny_subject())("plain", model, [], (3, 16, 24), (0,) * 3, (1,) * 3, fresh=lambda: model)

@@ -60,3 +60,18 @@ def image_attention(call: AttentionCall, query_prefix: int, key_prefix: int) -> 
     weights = torch.full((queries,), 1.0 / (queries - query_prefix), device=call.device)
     weights[:query_prefix] = 0.0
     return left_product(weights, call)[:, key_prefix:]
+
+
+def presence(call: AttentionCall, query_prefix: int, key_prefix: int) -> Tensor:
+    """How present each image token is in all the mixed image tokens (TL-Align eq. 2), [B, N].
+
+    The sum over image queries of their rows, each divided by what it gives to the image keys: all together as many
+    as there are image queries, and 1 everywhere if no token is favoured. A query that looks at prefix tokens alone
+    counts for nothing.
+    """
+    image_keys = torch.ones(call.shape[0], call.shape[3], device=call.device)
+    image_keys[:, :key_prefix] = 0.0
+    share = right_product(call, image_keys)
+    weights = torch.where(share > torch.finfo(share.dtype).tiny, 1 / share, 0.0)
+    weights[:, :query_prefix] = 0.0
+    return left_product(weights, call)[:, key_prefix:]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from attnmix.attention import AttentionTap
+from attnmix.attention import AttentionTap, quantities
 from attnmix.attention.call import AttentionCall
 from attnmix.attention.flow import (
     MIXES_CHANNELS,
@@ -214,6 +216,42 @@ class BackboneView:
         step, call = self._call(tap, block, image_size)
         return self._on_final_grid(step, step.image_attention(call), image_size)
 
+    @property
+    def image_blocks(self) -> list[int]:
+        """The blocks in which image tokens attend: not class attention, pools of one query, or XCiT's channels."""
+        steps = enumerate(self.layout.calls)
+        return [number for number, step in steps if not (step.one_query or isinstance(step, ChannelAttention))]
+
+    def image_attend(self, tap: AttentionTap, block: int, values: Tensor, image_size: Sequence[int]) -> Tensor:
+        """Each image token's head-mean attention times one value per image token, `[B, N]` -> `[B, N]`.
+
+        On the block's own grid. Prefix tokens are left out without scaling the rest up. Tokens of different
+        windows do not see each other; a key that is a cell of tokens gives each an equal part of its attention.
+
+        Raises:
+            ValueError: a block in which image tokens do not attend, out of range or not kept.
+        """
+        self._check_image_block(block)
+        step, call = self._call(tap, block, image_size)
+        keys = F.pad(values.float(), (step.prefix, 0))
+        attended = step.carry(keys, lambda keys: quantities.right_product(call, keys), residual=False)
+        return attended[:, step.prefix :]
+
+    def image_presence(self, tap: AttentionTap, block: int, image_size: Sequence[int]) -> Tensor:
+        """How present each image token is after the block's mixing, `[B, N]`, sum N (TL-Align eq. 2).
+
+        On the block's own grid; keys on a coarser one are shared out by area.
+
+        Raises:
+            ValueError: as `image_attend`.
+        """
+        self._check_image_block(block)
+        step, call = self._call(tap, block, image_size)
+        if step.prefix:
+            return quantities.presence(call, step.query_prefix, step.prefix)
+        scores = step.image_attention(call) * math.prod(step.grid)  # rows sum to 1 as they are
+        return self._on_grid(step, scores, step.grid)
+
     def check_block(self, block: int) -> int:
         """The block's number counted from 0; ValueError out of range."""
         count = self.num_attention_calls
@@ -251,6 +289,10 @@ class BackboneView:
             raise ValueError(f"block {block} of {self.name} {MIXES_CHANNELS}")
         return step
 
+    def _check_image_block(self, block: int) -> None:
+        if self._check_tokens(block).one_query:
+            raise ValueError(f"in block {block} of {self.name} one query attends, no image token does")
+
     def _check_class_row(self, block: int) -> None:
         if not self._check_tokens(block).has_class_row:
             raise ValueError(f"block {block} of {self.name} has no class row: use image attention")
@@ -277,8 +319,11 @@ class BackboneView:
         return step, call
 
     def _on_final_grid(self, step: AttentionStep, scores: Tensor, image_size: Sequence[int]) -> Tensor:
-        maps, final = step.fold(scores), self.grid_size(image_size)
-        return (maps if maps.shape[1:] == final else share_out(maps, final)).flatten(1)
+        return self._on_grid(step, scores, self.grid_size(image_size))
+
+    def _on_grid(self, step: AttentionStep, scores: Tensor, grid: Grid) -> Tensor:
+        maps = step.fold(scores)
+        return (maps if maps.shape[1:] == grid else share_out(maps, grid)).flatten(1)
 
     # ---- its blocks ----
 

@@ -1,4 +1,4 @@
-"""List what can be named: methods, recipes, tables of the papers, models, data."""
+"""List what can be named: methods, recipes, tables of the papers, models, data, questions."""
 
 import inspect
 import textwrap
@@ -12,11 +12,12 @@ from attnmix.training.reading import known_overlays, known_recipes
 
 EXAMPLES = """
 examples:
-  attnmix list                       # methods, recipes, tables and data
+  attnmix list                       # everything but models
   attnmix list methods smmix         # a method whole: what each option means
   attnmix list recipes deit-small    # a recipe whole, as a file to start from
   attnmix list tables smmix-table-7  # rows of a table, for attnmix ablate
   attnmix list recipes '+*'          # overlays, as in: attnmix train deit-small+transmix
+  attnmix list questions             # what attnmix evaluate asks
   attnmix list models                # timm's vision transformers
   attnmix list models 'deit*'        # those that match
 """
@@ -31,7 +32,7 @@ NOT_YET = ("*_resnet*", "*_r26*", "*_r50*")  # other layouts of tokens
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add what to list and a filter."""
-    kinds = ["methods", "recipes", "tables", "models", "data"]
+    kinds = ["methods", "recipes", "tables", "models", "data", "questions"]
     parser.add_argument("what", nargs="?", choices=kinds, help="what to list; everything but models if left out")
     help_text = "only names that match this pattern, as 'deit*'; a full name shows all that is known of it"
     parser.add_argument("filter", nargs="?", help=help_text)
@@ -45,8 +46,15 @@ def run(arguments: Namespace) -> int:
     if whole is not None:
         print(whole.rstrip())
         return 0
-    listings = {"methods": _methods, "recipes": _recipes, "tables": _tables, "data": _data, "models": _models}
-    kinds = [arguments.what] if arguments.what else ["methods", "recipes", "tables", "data"]
+    listings = {
+        "methods": _methods,
+        "recipes": _recipes,
+        "tables": _tables,
+        "data": _data,
+        "models": _models,
+        "questions": _questions,
+    }
+    kinds = [arguments.what] if arguments.what else [kind for kind in listings if kind != "models"]
     for kind in kinds:
         rows = [row for row in listings[kind]() if arguments.filter is None or fnmatch(row[0], arguments.filter)]
         if not rows:
@@ -101,6 +109,12 @@ def _data() -> Iterator[tuple[str, str]]:
     from attnmix.data import known_data
 
     yield from known_data().items()
+
+
+def _questions() -> Iterator[tuple[str, str]]:
+    from attnmix.evaluation.questions import QUESTIONS
+
+    yield from ((name, question.about) for name, question in QUESTIONS.items())
 
 
 def _models() -> Iterator[tuple[str, str]]:

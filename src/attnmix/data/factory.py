@@ -131,7 +131,7 @@ def create_evaluation_set(
         std: likewise.
         split: None: "test" of the embedded sets, "validation" of others, or the folder itself.
         crop_pct: share of the resized image's side that the crop keeps; None: as `create_transforms`.
-        crop_mode: timm's; embedded sets are always shown whole.
+        crop_mode: timm's; embedded sets are shown whole unless it is "squash", as in exports trained on them.
         interpolation: how images are resized.
         data_options: as `create_datasets`.
         batch_size: of the loader, for streams.
@@ -141,12 +141,14 @@ def create_evaluation_set(
     options = dict(data_options or {})
     embedded = name.replace("_", "-")
     prefix = name.partition("/")[0].lower() if "/" in name else ""
+    if embedded in EMBEDDED and crop_mode != "squash":  # a model of other data: scenes are shown whole
+        crop_pct, crop_mode = None, "squash"
     transform = evaluation_transform(
         input_size,
         mean=mean,
         std=std,
         augment={"interpolation": interpolation, "crop_pct": crop_pct},
-        crop_mode="squash" if embedded in EMBEDDED else crop_mode,
+        crop_mode=crop_mode,
         whole_image=embedded in EMBEDDED,
     )
     if embedded in EMBEDDED:

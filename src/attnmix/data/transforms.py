@@ -70,14 +70,16 @@ def evaluation_transform(
     mean: Sequence[float],
     std: Sequence[float],
     augment: Mapping[str, Any] | None = None,
-    crop_mode: str = "center",
+    crop_mode: str | None = None,
     whole_image: bool = False,
 ) -> Transform:
-    """The evaluation transform alone; arguments as `create_transforms`, `crop_mode` timm's.
+    """The evaluation transform alone; arguments as `create_transforms`.
+
+    `crop_mode` is timm's; None: "squash" where `whole_image`, else "center".
 
     Raises ValueError for an unknown key or a value timm cannot use.
     """
-    if crop_mode not in CROP_MODES:
+    if crop_mode is not None and crop_mode not in CROP_MODES:
         raise ValueError(
             f"crop_mode {crop_mode!r}{nearest(crop_mode, CROP_MODES)}; known: {', '.join(CROP_MODES)}"
         )
@@ -89,7 +91,7 @@ def evaluation_transform(
         (channels, height, width),
         mean=tuple(mean),
         std=tuple(std),
-        **{**options, "crop_mode": crop_mode},
+        **{**options, "crop_mode": crop_mode or options["crop_mode"]},
         is_training=False,
     )
     return Compose([Grayscale(), found]) if channels == 1 else found

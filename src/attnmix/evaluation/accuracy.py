@@ -1,4 +1,4 @@
-"""How often a model is right: loss, top-1, top-5 and the confusion of classes."""
+"""How often a model is right, and whether it knows when: accuracy, calibration, the confusion of classes."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,12 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-__all__ = ["evaluate_accuracy"]
+from attnmix.evaluation.confidence import BIN_IMAGES, BINS, reliability_bins
+from attnmix.evaluation.exam import Answer, Exam, Question
+from attnmix.evaluation.real_labels import RealLabels
+from attnmix.evaluation.scores import Scores, restriction, score_images
+
+__all__ = ["QUESTION", "evaluate_accuracy"]
 
 
 @torch.no_grad()  # not inference_mode: what a model caches here must serve training too
@@ -54,3 +59,54 @@ def evaluate_accuracy(
         "top5": 100 * top5.compute().item() if num_classes > 5 else None,
         "confusion": confusion.compute().tolist(),
     }
+
+
+def ask_accuracy(exam: Exam) -> Answer:
+    """Accuracy and calibration on the exam's data in one pass; on ImageNet's validation set, ReaL's labels too."""
+    real = RealLabels.of(exam)
+    scores = score_images(exam, exam.data, what="accuracy", watch=real)
+    values: dict[str, float | None] = {
+        name: value for name, value in scores.summary().items() if value is not None
+    }
+    notes = [
+        f"ECE: {BINS} bins of equal width; RMS calibration error: bins of {BIN_IMAGES} images by confidence",
+        *restriction(exam, exam.data, "data"),
+    ]
+    if real is not None:
+        top1, labelled = real.top1()
+        if top1 is not None:
+            values["ReaL top-1 %"] = top1
+        notes.append(f"ReaL (Beyer et al. 2020): {labelled} of {scores.images} images have a label there")
+    return {
+        "values": values,
+        "tables": {"classes": _classes(exam.data.images.class_names, scores), "bins": _bins(scores)},
+        "notes": notes,
+    }
+
+
+def _classes(names: list[str], scores: Scores) -> list[dict[str, Any]]:
+    counts = zip(names, scores.class_images.tolist(), scores.class_correct.tolist(), strict=True)
+    return [
+        {"class": name, "images": images, "top-1 %": 100 * correct / images if images else None}
+        for name, images, correct in counts
+    ]
+
+
+def _bins(scores: Scores) -> list[dict[str, Any]]:
+    return [
+        {
+            "from": each.low,
+            "to": each.high,
+            "images": each.images,
+            "mean confidence %": None if each.confidence is None else 100 * each.confidence,
+            "accuracy %": None if each.accuracy is None else 100 * each.accuracy,
+        }
+        for each in reliability_bins(scores.confidence, scores.correct)
+    ]
+
+
+QUESTION = Question(
+    name="accuracy",
+    about="how often the model is right, by class, and how well it knows (ECE, RMS calibration error, AURRA)",
+    ask=ask_accuracy,
+)

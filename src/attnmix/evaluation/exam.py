@@ -1,7 +1,7 @@
 """What a question gets: a model, data to ask it on, truth where it is known, and batches of these."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypedDict
 
@@ -15,7 +15,7 @@ from attnmix.evaluation.subject import Subject
 
 
 class Answer(TypedDict, total=False):
-    """What a question came to, as JSON takes it; a question gives all but `images` and `skipped`.
+    """What a question came to, as JSON takes it; a question gives all but the last three.
 
     Percentages are 0 to 100, every value a finite number or None, and names say the unit.
 
@@ -26,6 +26,7 @@ class Answer(TypedDict, total=False):
         arrays: pictures and maps for figures, kept in a file beside the answer.
         images: how many images were looked at (of the data asked for first).
         skipped: names of unreadable images.
+        seconds: that it took.
     """
 
     values: dict[str, float | None]
@@ -34,6 +35,7 @@ class Answer(TypedDict, total=False):
     arrays: dict[str, np.ndarray]
     images: int
     skipped: list[str]
+    seconds: float
 
 
 class Truth(Protocol):
@@ -83,8 +85,8 @@ class Progress(Protocol):
     def begin(self, total: int | None, what: str = "") -> None:
         """A pass over `total` images begins (None: nobody knows how many)."""
 
-    def advance(self, count: int) -> None:
-        """So many more are done."""
+    def advance(self, asked: int, read: int) -> None:
+        """So many more were asked for, and so many of them could be read."""
 
 
 class Silence:
@@ -93,7 +95,7 @@ class Silence:
     def begin(self, total: int | None, what: str = "") -> None:
         """Nothing."""
 
-    def advance(self, count: int) -> None:
+    def advance(self, asked: int, read: int) -> None:
         """Nothing."""
 
 
@@ -151,20 +153,27 @@ class Exam:
             num_workers=self.workers,
             collate_fn=_collate,
             pin_memory=device.type == "cuda",
+            generator=torch.Generator(),  # else each pass draws its workers' seeds from the global one
         )
         seen = 0
         for found, asked in _at_most(loader, limit if isinstance(images, IterableDataset) else None):
+            read = 0
             if found is not None:
                 pictures, labels, index = found
-                seen += len(index)
+                read = len(index)
                 yield Batch(pictures.to(device, non_blocking=True), labels.to(device, non_blocking=True), index)
-            self.progress.advance(asked)
+            self.progress.advance(asked, read)
+            seen += read
         if seen == 0:
             raise ValueError("there is not one image to evaluate on")
 
     def first_images(self, count: int, images: LabelledImages | None = None) -> Batch:
-        """At most `count` images of `data` (or of another set), taken evenly from the whole, in one batch."""
-        found = list(self.batches(images or self.data.images, limit=count))
+        """At most `count` images of `data` (or of another set), taken evenly from the whole, in one batch.
+
+        A greater limit of the exam's does not raise `count`: these images are all in memory at once.
+        """
+        bounded = replace(self, limit=count if self.limit is None else min(count, self.limit))
+        found = list(bounded.batches(self.data.images if images is None else images))
         return Batch(
             torch.cat([batch.images for batch in found]),
             torch.cat([batch.labels for batch in found]),
@@ -181,12 +190,15 @@ class Question:
         about: one line: what is measured, and in which paper.
         ask: answers it; may raise ValueError for what only shows on the way.
         missing: why it cannot be asked in this exam, and what would help; None: it can.
+        uses: attributes of the exam that its answer depends on beside the model, `data`, `seed` and `limit`;
+            "method" where it depends on how the model was trained.
     """
 
     name: str
     about: str
     ask: Callable[[Exam], Answer]
     missing: Callable[[Exam], str | None] = lambda exam: None
+    uses: tuple[str, ...] = ()
 
 
 def image_generator(seed: int, index: int, stream: int = 0) -> torch.Generator:

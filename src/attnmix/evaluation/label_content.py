@@ -6,7 +6,7 @@ the picture's centre in attention's place, and an untrained network.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,11 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView
-from attnmix.methods import MixMethod, create_method, method_options
+from attnmix.evaluation.exam import Answer, Exam, Question, no_attention
+from attnmix.evaluation.pasting import options_of_pasting, pasting_members, pasting_method, spelled_out
+from attnmix.methods import METHODS, MixMethod, method_options
 from attnmix.methods.transmix import attention_weight
 from attnmix.mixing import MixedBatch
 from attnmix.task import MixTask
 
+LOOKED_AT = 512
 DRAWS, BATCH = 192, 8  # SMMix draws one window size per batch: many small ones
 
 
@@ -40,22 +43,6 @@ class LabelContentError:
     def as_dict(self) -> dict[str, float]:
         """Plain numbers, for a results file."""
         return asdict(self)
-
-
-def pasting_method(name: str, *, num_classes: int, seed: int = 0, **options: Any) -> MixMethod | None:
-    """A method made to paste at every step, each image its own box where the method can; None if it never pastes.
-
-    What is judged is the label of pasted images; Mixup's blends show both objects everywhere.
-    """
-    members = [member for member in name.split("+") if "mixup_prob" in method_options(member, options)]
-    if not members:
-        return None
-    known = set().union(*(method_options(member, options) for member in members))
-    forced = {"prob": 1.0, "mixup_prob": 0.0, "mode": "elem", "seed": seed}
-    if options.get("pairing", "flip") == "flip":
-        forced["pairing"] = "roll"  # nobody is his own partner
-    kept = {option: value for option, value in options.items() if option in known}
-    return create_method("+".join(members), num_classes=num_classes, **{**kept, **forced})
 
 
 def visible_share(mixed: MixedBatch, masks: Tensor) -> Tensor:
@@ -177,3 +164,109 @@ def _sum_of_squares(residual: Tensor, cluster: Tensor) -> float:
     count = int(number.max()) + 1
     sums = torch.zeros(count, dtype=residual.dtype).index_add_(0, number, residual)
     return float((sums**2).sum()) * count / max(count - 1, 1)
+
+
+def _ask(exam: Exam) -> Answer:
+    subject = exam.subject
+    picked = exam.first_images(LOOKED_AT)
+    assert exam.truth is not None
+    found = exam.truth.masks(picked.index)
+    if found is None:
+        raise ValueError(NO_MASKS)
+    masks = (found == 1).to(picked.images.device)
+    known = masks.any(dim=2).any(dim=1)
+    if int(known.sum()) < 2:
+        raise ValueError(f"{int(known.sum())} of {len(known)} images have object masks, but 2 or more are mixed")
+    labels = exam.data.model_labels(picked.labels)
+    asked = picked.images[known], labels[known], masks[known]
+    num_classes = BackboneView(subject.model).num_classes
+
+    rows, notes = [], []
+    values: dict[str, float | None] = {}
+    for name, options in _policies(subject.method, subject.method_options):
+        exam.progress.begin(DRAWS * BATCH, name)
+        error, note = _policy_error(subject.model, name, options, asked, num_classes=num_classes, seed=exam.seed)
+        exam.progress.advance(DRAWS * BATCH, DRAWS * BATCH)
+        label = spelled_out(name, options)
+        if note:
+            notes.append(f"{label}{note}")
+        if error is not None:
+            rows.append(_row(label, "method", error))
+            values[f"label-content error, {label}"] = error.mean
+    exam.progress.begin(None, "controls")
+    controls = label_content_controls(subject.fresh(), *asked, num_classes=num_classes, seed=exam.seed)
+    rows += [_row(label, "control", error) for label, error in controls.items()]
+    left_out = len(known) - int(known.sum())
+    return {
+        "values": values,
+        "tables": {"labels": rows},
+        "notes": [
+            f"mean |label weight of the source - its visible share of all object pixels| over {DRAWS} batches of "
+            f"at most {BATCH} of {int(known.sum())} images"
+            + (f" ({left_out} without object pixels are left out)" if left_out else "")
+            + ", each method under this model as it is, Mixup left out; compare a label with the controls on its "
+            "own boxes. Bias: negative where more of the source is to be seen than its label says",
+            *notes,
+        ],
+    }
+
+
+def _policies(trained_with: str | None, options: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Every method that pastes, as it is; then the one trained with, where it pastes in another way."""
+    plain = [name for name, kind in METHODS.items() if kind.base_option is None and pasting_members(name, {})]
+    own = options_of_pasting(trained_with, options) if trained_with else {}
+    return [*((name, {}) for name in plain), *([(trained_with, own)] if trained_with and own else [])]
+
+
+def _policy_error(
+    model: nn.Module,
+    name: str,
+    options: dict[str, Any],
+    asked: tuple[Tensor, Tensor, Tensor],
+    *,
+    num_classes: int,
+    seed: int,
+) -> tuple[LabelContentError | None, str]:
+    """A method's error, by image attention where the model has no other; else None. And what is to be noted."""
+    reason = ""
+    for instead in ({}, {"attention": "image"}):
+        if instead and ("attention" in options or "attention" not in method_options(name, options)):
+            break
+        try:
+            method = pasting_method(name, num_classes=num_classes, seed=seed, **{**options, **instead})
+            assert method is not None
+            error = label_content_error(model, method, *asked, seed=seed)
+        except ValueError as refused:
+            reason = reason or str(refused)
+        else:
+            return error, " reads image attention: there is no class token's" if instead else ""
+    return None, f" is left out: {reason}"
+
+
+def _row(label: str, kind: str, error: LabelContentError) -> dict[str, Any]:
+    return {
+        "label": label,
+        "kind": kind,
+        "label-content error": error.mean,
+        "standard error": error.standard_error,
+        "bias": error.bias,
+    }
+
+
+def _missing(exam: Exam) -> str | None:
+    if no_attention(exam) is not None:
+        return no_attention(exam)
+    return NO_MASKS if exam.truth is None or exam.truth.masks(torch.zeros(1, dtype=torch.int64)) is None else None
+
+
+NO_MASKS = (
+    "the objects' pixels are unknown: give --annotations with masks (a COCO file), or ask on the embedded digits"
+)
+
+QUESTION = Question(
+    name="label-content",
+    about="does the mixed label say what can be seen, where object masks are known (ours)",
+    ask=_ask,
+    missing=_missing,
+    uses=("truth", "method"),
+)

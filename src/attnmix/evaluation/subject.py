@@ -25,6 +25,7 @@ class Subject:
         fingerprint: what tells these weights from others.
         method: the mixing method it was trained with, where known.
         method_options: that method's options.
+        resizing: how images come to its size: `crop_pct`, `crop_mode`, `interpolation`.
         view: how its tokens lie; None for a model whose attention cannot be read (a CNN).
         no_view: then, why.
     """
@@ -39,11 +40,16 @@ class Subject:
     fingerprint: str = ""
     method: str | None = None
     method_options: dict[str, Any] = field(default_factory=dict)
+    resizing: dict[str, Any] = field(default_factory=dict)
     view: BackboneView | None = field(init=False, default=None)
     no_view: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         self.model.eval()
+        # on the device once: a copy to it for every batch would be waited for
+        self._mean, self._std = (
+            torch.tensor(list(values), device=self.device)[:, None, None] for values in (self.mean, self.std)
+        )
         try:
             self.view = BackboneView(self.model)
         except ValueError as error:
@@ -55,16 +61,21 @@ class Subject:
         return next(self.model.parameters()).device
 
     @property
+    def num_classes(self) -> int:
+        """Outputs of the model."""
+        return int(self.view.num_classes if self.view is not None else self.model.num_classes)  # type: ignore[arg-type]
+
+    @property
     def image_size(self) -> tuple[int, int]:
         """Height and width of the images that it takes."""
         return self.input_size[1], self.input_size[2]
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of its final image tokens; of patches of 16 pixels, or the side's 14th, for a CNN."""
+        """Rows and columns of its final image tokens; for a CNN, of patches of 16 pixels or what comes near."""
         if self.view is not None:
             return self.view.grid_size(self.image_size)
-        height, width = (side // 16 if side % 16 == 0 and side > 64 else 14 for side in self.image_size)
+        height, width = (_pieces(side) for side in self.image_size)
         return height, width
 
     def logits(self, images: Tensor, columns: Tensor | None = None) -> Tensor:
@@ -74,13 +85,11 @@ class Subject:
 
     def to_pixels(self, images: Tensor) -> Tensor:
         """Normalised images as pixel values, 0 to 1 from black to white."""
-        mean, std = self._channels(images)
-        return images * std + mean
+        return images * self._std.to(images) + self._mean.to(images)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Pixel values, 0 to 1, as the model takes them."""
-        mean, std = self._channels(pixels)
-        return (pixels - mean) / std
+        return (pixels - self._mean.to(pixels)) / self._std.to(pixels)
 
     def saliency(self, images: Tensor) -> Tensor:
         """What the last attention looks at on the final grid, `[B, N]`: class row, else image attention.
@@ -95,6 +104,9 @@ class Subject:
         read = self.view.class_attention if self.view.has_class_row else self.view.image_attention
         return read(tap, -1, images.shape[-2:])
 
-    def _channels(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        mean, std = (images.new_tensor(list(values))[:, None, None] for values in (self.mean, self.std))
-        return mean, std
+
+def _pieces(side: int) -> int:
+    """In how many patches a CNN's image is cut for questions that need patches."""
+    if side >= 96 and side % 16 == 0:
+        return side // 16
+    return max(pieces for pieces in range(1, 17) if side % pieces == 0)

@@ -1,42 +1,18 @@
 """The report: figures as PNG files, and one HTML page that holds everything it shows."""
 
-import base64
-import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from matplotlib.figure import Figure
 
 from attnmix.report.ablation import ablation_notes, ablation_table
 from attnmix.report.accuracy_cost import accuracy_cost, measured_points
 from attnmix.report.confusion import confusion_matrix, summed_confusion
 from attnmix.report.curves import learning_curves
 from attnmix.report.gallery import GalleryRow, gallery
+from attnmix.report.page_parts import as_picture, environment, file_names, moment, sections, write_pictures
 from attnmix.report.results import MISSING, Results, entries, method_labels, number, show_share, summary_of
-from attnmix.report.style import method_styles, png
+from attnmix.report.style import method_styles
 from attnmix.report.table import RUN_COLUMNS, SUMMARY_COLUMNS, control_table, run_table, summary_table
-
-TEMPLATES = Path(__file__).parent / "templates"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One figure of the page: its file's name, what it shows in words, and its pixels."""
-
-    name: str
-    alt: str
-    data: bytes
-    wide: bool = False  # scrolls on a phone rather than shrinking until its text cannot be read
-
-    @property
-    def address(self) -> str:
-        """The picture as a data address, so that the page needs no other file."""
-        return "data:image/png;base64," + base64.b64encode(self.data).decode("ascii")
 
 
 def write_report(results: dict[str, Any], gallery_rows: Sequence[GalleryRow], out_dir: Path) -> Path:
@@ -47,34 +23,32 @@ def write_report(results: dict[str, Any], gallery_rows: Sequence[GalleryRow], ou
     out_dir = Path(out_dir)
     labels = method_labels(results)
     named = ", ".join(labels) or "no method"
-    curves = _picture(
+    curves = as_picture(
         learning_curves(results),
         "learning-curves",
         f"Evaluation top-1 and training loss by epoch for {named}; final values: see the table.",
         wide=True,
     )
     points = measured_points(results)
-    cost = _picture(accuracy_cost(results), "accuracy-cost", _cost_in_words(points))
+    cost = as_picture(accuracy_cost(results), "accuracy-cost", _cost_in_words(points))
     examples = None
     if gallery_rows:
         sheet = gallery(gallery_rows, methods=labels)
-        examples = _picture(sheet, "gallery", _gallery_in_words(gallery_rows), wide=True)
+        examples = as_picture(sheet, "gallery", _gallery_in_words(gallery_rows), wide=True)
     many = len(entries(results, "class_names")) > 12
     confusions = [
-        (label, _picture(confusion_matrix(results, label), name, f"Confusion matrix of {label}.", wide=many))
-        for label, name in zip(labels, _file_names("confusion", labels), strict=True)
+        (label, as_picture(confusion_matrix(results, label), name, f"Confusion matrix of {label}.", wide=many))
+        for label, name in zip(labels, file_names("confusion", labels), strict=True)
         if summed_confusion(results, label) is not None
     ]
 
     pictures = [curves, cost, *([examples] if examples else []), *(picture for _, picture in confusions)]
-    (out_dir / "figures").mkdir(parents=True, exist_ok=True)
-    for picture in pictures:
-        (out_dir / "figures" / f"{picture.name}.png").write_bytes(picture.data)
+    write_pictures(pictures, out_dir / "figures")
 
-    template = _environment().get_template("report.html.j2")
+    template = environment().get_template("report.html.j2")
     page = template.render(
         title=str(results.get("title") or "attnmix report"),
-        created=_moment(results.get("created")),
+        created=moment(results.get("created")),
         command=str(results.get("command") or MISSING),
         labels=labels,
         colors={label: style.color for label, style in method_styles(labels).items()},
@@ -92,7 +66,7 @@ def write_report(results: dict[str, Any], gallery_rows: Sequence[GalleryRow], ou
         gallery=examples,
         confusions=confusions,
         without_confusion=[label for label in labels if label not in dict(confusions)],
-        settings=list(_sections(results.get("recipe") or {})),
+        settings=list(sections(results.get("recipe") or {})),
         versions=results.get("versions") or {},
         machine=results.get("machine") or {},
         missing=MISSING,
@@ -100,32 +74,6 @@ def write_report(results: dict[str, Any], gallery_rows: Sequence[GalleryRow], ou
     path = out_dir / "report.html"
     path.write_text(page, encoding="utf-8")
     return path
-
-
-def _environment() -> Environment:
-    return Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-def _picture(figure: Figure, name: str, alt: str, *, wide: bool = False) -> Picture:
-    return Picture(name, alt, png(figure), wide)
-
-
-def _file_names(stem: str, labels: Sequence[str]) -> list[str]:
-    """A file name for each label: safe on every file system, no two alike."""
-    names: list[str] = []
-    for label in labels:
-        name = f"{stem}-{re.sub(r'[^a-z0-9]+', '-', label.lower()).strip('-')[:60]}"
-        unique, count = name, 2
-        while unique in names:
-            unique, count = f"{name}-{count}", count + 1
-        names.append(unique)
-    return names
 
 
 def _ablation(results: Results) -> dict[str, Any] | None:
@@ -155,35 +103,3 @@ def _cost_in_words(points: Sequence[Any]) -> str:
 def _gallery_in_words(rows: Sequence[GalleryRow]) -> str:
     methods = ", ".join(dict.fromkeys(row.method for row in rows))
     return f"{len(rows)} mixed pictures by {methods}, each with source, target, attention and label weights."
-
-
-def _sections(recipe: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """The recipe as titled lists of (setting, value): plain ones first, then a list for each nested dict."""
-    plain = [(str(key), _value(value)) for key, value in recipe.items() if not isinstance(value, Mapping)]
-    if plain:
-        yield "general", plain
-    for key, value in recipe.items():
-        if isinstance(value, Mapping):
-            yield str(key), list(_flat(value))
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", _value(value)
-
-
-def _moment(created: object) -> str:
-    """An ISO time without its fractions of a second; anything else as it is."""
-    try:
-        return f"{datetime.fromisoformat(str(created)):%Y-%m-%d %H:%M %Z}".strip()
-    except ValueError:
-        return str(created or MISSING)
-
-
-def _value(value: object) -> str:
-    if value is None:
-        return MISSING
-    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)

@@ -140,11 +140,12 @@ def summary_markdown(results: Results) -> str:
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A GitHub table, the first column to the left; nothing in a cell is read as markup."""
     rule = ["---"] + ["---:"] * (len(columns) - 1)
-    cells = [columns, rule, *([_plain(cell) for cell in row] for row in rows)]
+    named, *body = ([_plain(cell) for cell in row] for row in (columns, *rows))
+    cells = [named, rule, *body]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def _plain(text: str) -> str:
     """`text` on one line with nothing that Markdown or HTML would read as markup."""
-    escaped = re.sub(r"([\\`*\[\]|])", r"\\\1", " ".join(text.split()))
+    escaped = re.sub(r"([\\`*$\[\]|])", r"\\\1", " ".join(text.split()))
     return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,280 @@
+"""The models that `attnmix evaluate` is given: runs, folders of runs, exports, checkpoints, timm's names."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.data.model_config import resolve_input_data_config
+from torch import nn
+
+from attnmix.data import create_evaluation_set, evaluation_settings
+from attnmix.data.class_names import model_class_names
+from attnmix.evaluation.store import folder_name
+from attnmix.evaluation.subject import Subject
+from attnmix.methods import METHODS
+from attnmix.training import Recipe, load_recipe
+from attnmix.training.checkpoint import load_checkpoint
+from attnmix.training.loop import CHECKPOINT
+from attnmix.training.reading import nearest, recipe_from_values
+from attnmix.training.setup import create_model, model_inputs
+
+EXPORT = "model"  # a run's folder of the exported model
+CONFIG = "config.json"
+FORMS = "a run, a folder of runs, an exported model, a checkpoint.pt, a timm name, or TIMM_NAME@WEIGHTS_FILE"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from.
+
+    Attributes:
+        label: its name in tables.
+        name: what timm is asked for (`local-dir:FOLDER` for an export).
+        weights: a file of weights for `name`.
+        checkpoint: a training run's checkpoint, instead of a name.
+        recipe: of the run that it comes from, where it does.
+    """
+
+    label: str
+    name: str = ""
+    weights: Path | None = None
+    checkpoint: Path | None = None
+    recipe: Recipe | None = None
+
+
+def find_sources(words: Sequence[str]) -> list[Source]:
+    """What was typed, each word a source (a folder of runs: several), perhaps as LABEL=WORD.
+
+    Raises:
+        ValueError: nothing of this kind, the same label twice, or a file without the name of its model.
+        FileNotFoundError: a path that is not there.
+    """
+    sources = [source for word in words for source in _find(word)]
+    labels = [folder_name(source.label) for source in sources]
+    for source, label in zip(sources, labels, strict=True):
+        if labels.count(label) > 1:
+            raise ValueError(
+                f"two models would be called {source.label!r}: name them, as in {source.label}-1=..., "
+                f"{source.label}-2=..."
+            )
+    return sources
+
+
+def _find(word: str) -> list[Source]:
+    label, equals, what = word.partition("=")
+    if not equals or Path(word).expanduser().exists():
+        label, what = "", word
+    path = Path(what).expanduser()
+    if path.is_dir():
+        return _in_folder(path, label)
+    if path.is_file():
+        return [_in_file(path, label)]
+    name, at, weights = what.partition("@")
+    if at and not Path(weights).expanduser().is_file():
+        raise FileNotFoundError(f"{what!r}: there is no file {weights!r}")
+    if ":" not in name and not timm.is_model(name.partition(".")[0]):
+        if "/" in what or what.endswith((".pt", ".pth", ".safetensors")):
+            raise FileNotFoundError(f"{what!r} is not there; expected {FORMS}")
+        raise ValueError(f"unknown model {what!r}{nearest(name, timm.list_models())}; expected {FORMS}")
+    file = Path(weights).expanduser() if at else None
+    return [Source(label or (file.stem if file else name), name, weights=file)]
+
+
+def _in_folder(folder: Path, label: str) -> list[Source]:
+    """A run's exported model, an exported model itself, or all runs in the folder."""
+    found = _in_run(folder, label)
+    if found is not None:
+        return [found]
+    inside = sorted(entry for parent in (folder, folder / "runs") if parent.is_dir() for entry in parent.iterdir())
+    runs = [run for entry in inside if entry.is_dir() and (run := _in_run(entry, "")) is not None]
+    if not runs:
+        raise ValueError(
+            f"{str(folder)!r} holds neither a model ({CONFIG}), nor a run, nor runs; expected {FORMS}"
+        )
+    if label and len(runs) > 1:
+        raise ValueError(f"{label}={folder} holds {len(runs)} runs: one label cannot name them all")
+    if len({run.recipe.seed for run in runs if run.recipe}) == 1:  # then the seed tells nothing
+        seed = f"-seed{runs[0].recipe.seed}" if runs[0].recipe else ""
+        runs = [dataclasses.replace(run, label=run.label.removesuffix(seed)) for run in runs]
+    runs.sort(key=_by_method)
+    return [dataclasses.replace(runs[0], label=label)] if label else runs
+
+
+def _in_run(folder: Path, label: str) -> Source | None:
+    for export, run in ((folder / EXPORT, folder), (folder, folder.parent)):
+        if (export / CONFIG).is_file():
+            is_run = export.name == EXPORT and (run / "recipe.yaml").is_file()
+            recipe = load_recipe(run / "recipe.yaml") if is_run else None
+            name = _named(run if is_run else export)
+            return Source(label or name, f"local-dir:{export}", recipe=recipe)
+    if (folder / CHECKPOINT).is_file():
+        return Source(label or _named(folder), checkpoint=folder / CHECKPOINT)
+    return None
+
+
+def _by_method(run: Source) -> tuple[int, str]:
+    """Runs stand in the order of METHODS: what mixes nothing first."""
+    names = list(METHODS)
+    method = "" if run.recipe is None else run.recipe.method
+    return (names.index(method) if method in names else len(names)), run.label
+
+
+def _named(folder: Path) -> str:
+    return folder.resolve().name
+
+
+def _in_file(path: Path, label: str) -> Source:
+    if path.name == CHECKPOINT:
+        return Source(label or _named(path.parent), checkpoint=path)
+    if path.name == "model.safetensors" and (path.parent / CONFIG).is_file():
+        return _in_folder(path.parent, label)[0]
+    raise ValueError(
+        f"{str(path)!r} does not say which model it is of: type TIMM_NAME@{path}, or the folder of its {CONFIG}"
+    )
+
+
+def open_subject(
+    source: Source,
+    *,
+    device: torch.device,
+    pretrained: bool = True,
+    model_options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> Subject:
+    """Build the model and load its weights.
+
+    Args:
+        source: from `find_sources`.
+        device: where it is to be.
+        pretrained: whether a bare timm name gets its published weights, or fresh ones.
+        model_options: keywords of timm.create_model for timm's names.
+        seed: of fresh weights.
+
+    Raises:
+        ValueError: weights that do not fit or cannot be fetched, an option that the model does not take.
+    """
+    recipe = source.recipe
+    if source.checkpoint is not None:
+        model, recipe, class_names, make = _from_checkpoint(source.checkpoint)
+    else:
+        options = {} if source.name.startswith("local-dir:") else dict(model_options or {})
+        make = _maker(source.name, options)
+        model = _with_weights(source, options, pretrained=pretrained, seed=seed)
+        class_names = model_class_names(model)
+    config = resolve_input_data_config(model)
+    resizing = {key: config[key] for key in ("crop_pct", "crop_mode", "interpolation")}
+    if source.checkpoint is not None and recipe is not None:
+        resizing = evaluation_settings(recipe.data, config["input_size"], dataclasses.asdict(recipe.augment))
+
+    def fresh() -> nn.Module:
+        return _seeded(make, seed).to(device).eval()
+
+    return Subject(
+        source.label,
+        model.to(device),
+        class_names,
+        tuple(config["input_size"]),
+        tuple(config["mean"]),
+        tuple(config["std"]),
+        fresh,
+        fingerprint=_fingerprint(model, config["input_size"], config["mean"], config["std"], resizing),
+        method=None if recipe is None else recipe.method,
+        method_options={} if recipe is None else recipe.method_options,
+        resizing=resizing,
+    )
+
+
+def _maker(name: str, options: dict[str, Any], **weights: Any) -> Callable[[], nn.Module]:
+    def make() -> nn.Module:
+        try:
+            return timm.create_model(name, **weights, **options)
+        except (AssertionError, TypeError) as error:
+            raise ValueError(f"model {name!r} cannot be made with model_options {options}: {error}") from error
+
+    return make
+
+
+def _with_weights(source: Source, options: dict[str, Any], *, pretrained: bool, seed: int) -> nn.Module:
+    """The source's model; a failure says what to do about its kind of weights."""
+    folder = source.name.removeprefix("local-dir:")
+    is_export = folder != source.name
+    if source.weights is not None:
+        make = _maker(source.name, options, checkpoint_path=str(source.weights))
+        trouble = f"{source.weights} does not fit {source.name}"
+    elif is_export:
+        make = _maker(source.name, options, pretrained=True)
+        trouble = f"the weights in {folder} do not fit its {CONFIG}"
+    else:
+        make = _maker(source.name, options, pretrained=pretrained)
+        trouble = (
+            f"the published weights of {source.name!r} cannot be had; without network give a file, "
+            "TIMM_NAME@FILE, or evaluate fresh weights with --pretrained false"
+        )
+    try:
+        return _seeded(make, seed)
+    except (ValueError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # timm, safetensors, huggingface_hub and torch have types of their own
+        raise ValueError(f"{trouble} ({type(error).__name__}: {str(error).partition(chr(10))[0]})") from error
+
+
+def _from_checkpoint(path: Path) -> tuple[nn.Module, Recipe, list[str], Callable[[], nn.Module]]:
+    saved = load_checkpoint(path)
+    recipe = recipe_from_values(_nested(saved["recipe"]))
+    inputs = model_inputs(recipe)
+    data, _ = create_evaluation_set(
+        recipe.data,
+        input_size=inputs["input_size"],
+        mean=inputs["mean"],
+        std=inputs["std"],
+        split=recipe.eval_split,
+        data_options=recipe.data_options,
+    )
+    plain = dataclasses.replace(recipe, init=None, model_options={**recipe.model_options, "pretrained": False})
+
+    def make() -> nn.Module:
+        return create_model(plain, num_classes=data.num_classes)
+
+    model = make()
+    weights = saved["ema"]
+    if weights is None:
+        prefix = "model."
+        weights = {key.removeprefix(prefix): v for key, v in saved["trainable"].items() if key.startswith(prefix)}
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit {recipe.model}: {error}") from error
+    return model, recipe, [str(name) for name in data.class_names], make
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested mappings."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        group, dot, name = key.partition(".")
+        if dot:
+            nested.setdefault(group, {})[name] = value
+        else:
+            nested[key] = value
+    return nested
+
+
+def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def _fingerprint(model: nn.Module, *settings: Any) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,55 @@
+"""Methods made to paste at every step, as they are judged and shown."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attnmix.methods import MixMethod, create_method, method_options
+
+PASTES = {"prob": 1.0, "mixup_prob": 0.0, "mode": "elem"}
+UNSEEN = ("mixup_alpha", "smoothing", "seed")  # these change nothing then, or nothing that is looked at
+
+
+def pasting_method(name: str, *, num_classes: int, seed: int = 0, **options: Any) -> MixMethod | None:
+    """A method made to paste at every step, each image its own box where the method can; None if it never pastes.
+
+    What is judged is the label of pasted images; Mixup's blends show both objects everywhere.
+    """
+    members = pasting_members(name, options)
+    if not members:
+        return None
+    known = set().union(*(method_options(member, options) for member in members))
+    forced = {**PASTES, "seed": seed}
+    if options.get("pairing", "flip") == "flip":
+        forced["pairing"] = "roll"  # nobody is his own partner
+    kept = {option: value for option, value in options.items() if option in known}
+    return create_method("+".join(members), num_classes=num_classes, **{**kept, **forced})
+
+
+def pasting_members(name: str, options: Mapping[str, Any]) -> list[str]:
+    """The methods in `a+b` that paste."""
+    return [member for member in name.split("+") if "mixup_prob" in method_options(member, options)]
+
+
+def options_of_pasting(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a method's options those, unlike their defaults, that count where it is made to paste."""
+    known = {
+        option: parameter.default
+        for member in pasting_members(name, options)
+        for option, parameter in method_options(member, options).items()
+        if option not in (*PASTES, *UNSEEN)
+    }
+    return {
+        option: value
+        for option, value in options.items()
+        if option in known and _comparable(value) != _comparable(known[option])
+    }
+
+
+def spelled_out(name: str, options: Mapping[str, Any]) -> str:
+    """A method with its options: `smmix (source=random)`."""
+    inside = ", ".join(f"{option}={value}" for option, value in options.items())
+    return f"{name} ({inside})" if inside else name
+
+
+def _comparable(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
