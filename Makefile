@@ -51,6 +51,8 @@ bench: $(STAMP)  ## all tables of docs/performance.md but the GPU's (half an hou
 	$(BIN)/attnmix bench attention --out benchmarks/results
 	@echo "== timing the loader"
 	$(BIN)/attnmix bench data quickstart --workers_list 0,1,2 --out benchmarks/results
+	@echo "== timing the accuracy question"
+	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/publish.py
 
 lock: $(STAMP)  ## renew requirements.lock: names and versions only

@@ -51,7 +51,7 @@ def test_the_page_shows_the_results_as_they_are():
     assert module.renewed(page, module.RESULTS) == page
     for path in module.RESULTS.rglob("*.json"):
         command = json.loads(path.read_text())["settings"]["command"]
-        assert command.startswith(("attnmix bench ", "benchmarks/run_gpu.sh"))
+        assert command.startswith(("attnmix bench ", "python benchmarks/", "benchmarks/run_gpu.sh"))
 
 
 def test_a_marked_table_is_replaced_and_nothing_else(tmp_path):

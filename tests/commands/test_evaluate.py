@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import shutil
 from xml.etree import ElementTree
 
 import numpy as np
@@ -66,6 +67,7 @@ def test_every_question_is_answered_for_every_run(evaluated):
     found = results(out)
     assert [model["label"] for model in found["models"]] == ["none", "transmix"]  # in the order of METHODS
     assert found["models"][1]["method"] == "transmix"
+    assert "| accuracy: top-1 % |" in (out / "summary.md").read_text(encoding="utf-8")
     for name in QUESTIONS:
         entry = found["questions"][name]
         if name == "outliers":
@@ -274,6 +276,64 @@ def test_a_model_of_another_class_count(imagenet, tmp_path, capsys):
 def test_data_has_to_be_said_for_a_timm_model(capsys):
     assert main(small("vit_tiny_patch16_224")) == 2
     assert "--data is needed" in capsys.readouterr().err
+
+
+def test_weights_that_are_not_finite_fail_what_they_spoil_and_nothing_else(runs, tmp_path, capsys):
+    from safetensors.torch import load_file, save_file
+
+    broken = tmp_path / "broken"
+    shutil.copytree(runs / "runs" / "none-seed0", broken)
+    file = broken / "model" / "model.safetensors"
+    weights = load_file(file)
+    weights["head.bias"][3] = float("nan")
+    save_file(weights, file)
+    words = ["evaluate", str(broken), f"whole={runs / 'runs' / 'none-seed0'}", "--limit", "8"]
+    words += ["--suite", "accuracy,noise,occlusion,pictures", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "4 of 8 questions failed, the first accuracy of broken: " in error
+    found = results(tmp_path / "out")["questions"]
+    assert {name: list(entry["answers"]) for name, entry in found.items()} == {name: ["whole"] for name in found}
+    assert all("finite" in entry["left_out"]["broken"] for entry in found.values())
+
+
+def test_answers_about_other_images_are_not_given_again(imagenet, tmp_path, capsys):
+    words = small("vit_tiny_patch16_224", "--suite", "accuracy", "--out", str(tmp_path / "out"))
+    assert main([*words, "--data", str(imagenet)]) == 0
+    assert main([*words, "--data", f"{imagenet}/val/"]) == 0  # the same images by another path
+    assert "1 answers had been kept" in capsys.readouterr().out
+    next((imagenet / "val").rglob("*.JPEG")).unlink()
+    assert main([*words, "--data", str(imagenet)]) == 2
+    assert "made with contents of data '6 images of 3 classes" in capsys.readouterr().err
+
+
+def test_out_that_is_a_file(imagenet, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    words = small("vit_tiny_patch16_224", "--data", str(imagenet), "--out", str(tmp_path / "file"))
+    assert main(words) == 2
+    assert "which is a file: want a folder" in capsys.readouterr().err
+
+
+def test_an_interrupted_evaluation_keeps_its_answers_and_says_so(imagenet, tmp_path, capsys, monkeypatch):
+    def interrupted(exam):
+        raise KeyboardInterrupt
+
+    broken_off = dataclasses.replace(QUESTIONS["noise"], ask=interrupted)
+    words = small("vit_tiny_patch16_224", "--data", str(imagenet), "--suite", "accuracy,noise")
+    with monkeypatch.context() as patch:
+        patch.setitem(QUESTIONS, "noise", broken_off)
+        assert main([*words, "--out", str(tmp_path / "o")]) == 130
+    assert "the same command goes on" in " ".join(capsys.readouterr().out.split())
+    assert list(results(tmp_path / "o")["questions"]) == ["accuracy"]
+    assert main([*words, "--out", str(tmp_path / "o")]) == 0
+    assert "1 answers had been kept" in capsys.readouterr().out
+
+
+def test_what_was_not_asked_is_told_once_for_each_reason():
+    from attnmix.commands.evaluate import left_out_by_reason
+
+    left_out = {"regions": {"a": "a CNN", "b": "a CNN"}, "mixed": {"a": "a CNN"}, "shift": {"b": "no sets"}}
+    assert left_out_by_reason(left_out) == {"a CNN": "regions (a, b), mixed (a)", "no sets": "shift (b)"}
 
 
 def test_questions_are_listed(capsys):

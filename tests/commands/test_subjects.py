@@ -162,7 +162,12 @@ def test_an_export_whose_weights_are_of_another_model(tmp_path):
         safe_serialization=True,
     )
     (tmp_path / "b" / "model.safetensors").replace(tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="the weights in .* do not fit its config.json"):
+    with pytest.raises(
+        ValueError, match="no model can be made of the config.json and .*RuntimeError"
+    ):
+        opened(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="no model can be made of the config.json .*JSONDecodeError"):
         opened(tmp_path)
 
 
@@ -172,6 +177,19 @@ def test_published_weights_that_cannot_be_had(monkeypatch):
         ValueError, match="cannot be had; without network give a file.*--pretrained false.*no route"
     ):
         opened("vit_tiny_patch16_224")
+
+
+def test_a_checkpoint_says_its_data_and_a_damaged_one_its_name(run, tmp_path):
+    (source,) = find_sources([str(run / "checkpoint.pt")])
+    assert (source.recipe.data, source.recipe.eval_split) == ("digits-in-scenes", "test")
+    (tmp_path / "checkpoint.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(ValueError, match="checkpoint.pt"):
+        find_sources([str(tmp_path)])
+
+
+def test_an_empty_label():
+    with pytest.raises(ValueError, match="'=vit_tiny_patch16_224' has an empty label"):
+        find_sources(["=vit_tiny_patch16_224"])
 
 
 def test_an_option_the_model_lacks():

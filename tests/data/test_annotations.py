@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from attnmix.data import Digits, DigitsInScenes
+from attnmix.data import Digits, DigitsInScenes, LabelledImages
 from attnmix.data.annotation_index import AnnotationIndex, original_size
 from attnmix.data.annotations import EmbeddedTruth, open_annotations
 from attnmix.data.annotations_coco import CocoTruth
@@ -126,3 +126,30 @@ def test_an_image_is_seen_where_its_box_is(folder):
         assert abs(left - columns.min()) <= 1
         assert abs(top + height - 1 - rows.max()) <= 1
         assert abs(left + width - 1 - columns.max()) <= 1
+
+
+class Named(LabelledImages):
+    class_names = ("a",)
+
+    def __init__(self, *names):
+        self.names = names
+
+    def __len__(self):
+        return len(self.names)
+
+    def name_of(self, index):
+        return self.names[index]
+
+
+def test_an_image_that_shares_its_name_gets_no_other_ones_annotation():
+    index = AnnotationIndex([("ann/cat/1.xml", "cat"), ("ann/bird/1.xml", "bird")], suffix=False)
+    index.check(Named("val/cat/1.jpg", "val/dog/1.jpg", "val/bird/1.jpg"), "ann")
+    assert [index.find(f"val/{name}/1.jpg") for name in ("cat", "dog", "bird")] == ["cat", None, "bird"]
+    alone = AnnotationIndex([("ann/cat/1.xml", "cat")], suffix=False)
+    alone.check(Named("val/cat/1.jpg", "val/dog/1.jpg"), "ann")
+    assert [alone.find(f"val/{name}/1.jpg") for name in ("cat", "dog")] == ["cat", None]
+
+
+def test_imagenet_with_the_class_in_its_file_names_finds_its_annotations():
+    index = AnnotationIndex([("xml/ILSVRC2012_val_00000001.xml", "first")], suffix=False)
+    assert index.find("val/n01440764/ILSVRC2012_val_00000001_n01440764.JPEG") == "first"

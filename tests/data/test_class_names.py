@@ -118,3 +118,17 @@ def test_timm_models_of_imagenets_classes(num_classes, subset):
 def test_models_that_say_nothing():
     assert model_class_names(tiny_vit(num_classes=5)) == []
     assert model_class_names(nn.Linear(3, 1000)) == []
+
+
+@pytest.mark.parametrize("separator", [", ", " / "])
+def test_imagenet_by_its_words_is_imagenet(separator):
+    info = ImageNetInfo()
+    words = [separator.join(name.split(", ")) for name in info.label_descriptions()]
+    assert match_classes(words, info.label_names(), num_classes=1000, where="x") is None  # two cranes, in order
+    some = match_classes(words[5:2:-1], info.label_names(), num_classes=1000, where="x")
+    assert some.tolist() == [5, 4, 3]
+
+
+def test_words_of_two_classes_name_neither():
+    with pytest.raises(ValueError, match="'crane' is the name of 2 of the model's classes"):
+        match_classes(["crane"], ImageNetInfo().label_names(), num_classes=1000, where="x")

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attnmix.evaluation.attack import QUESTION, frozen, pgd
+from attnmix.evaluation.attack import QUESTION, pgd
 from attnmix.evaluation.exam import Exam, ImageSet
 from attnmix.evaluation.subject import Subject
 from tests.conftest import NUM_CLASSES, tiny_vit
@@ -125,23 +125,6 @@ def test_the_model_is_given_back_as_it_was():
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not model.training
     assert torch.is_grad_enabled()
-
-
-def test_parameters_want_no_gradient_meanwhile_and_again_after_an_exception():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[0].requires_grad_(False)
-
-    def flags():
-        return [parameter.requires_grad for parameter in model.parameters()]
-
-    def break_off():
-        with frozen(model):
-            assert flags() == [False] * 4
-            raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        break_off()
-    assert flags() == [False, False, True, True]
 
 
 def test_an_attack_that_breaks_off_gives_the_parameters_back(monkeypatch):

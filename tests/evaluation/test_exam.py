@@ -80,6 +80,11 @@ def test_loader_workers_change_nothing():
     )
 
 
+def test_a_stream_is_read_in_one_process_whatever_is_said():
+    exam = replace(tiny_exam(), workers=2)
+    assert indices(exam, Stream(), limit=9) == list(range(9))
+
+
 def test_not_one_image():
     exam = tiny_exam()
     with pytest.raises(ValueError, match="there is not one image to evaluate on"):

@@ -38,11 +38,14 @@ def mixed(exam, **options):
 def test_every_pixel_and_token_is_of_the_image_that_the_mask_says():
     (images, mask, weight, is_source), _ = mixed(exam_of(tiny_vit(), 20))
     pixels = images[:, 0].round().long()
+    target = [int(pixels[i][~mask[i]][0]) for i in range(20)]
+    assert sorted(target) == list(range(20))
+    assert target != list(range(20))  # folders are sorted by class, and partners are not to be neighbours
     for i in range(20):
         for row in range(16):
             for column in range(24):
                 source = bool(mask[i, row, column])
-                assert pixels[i, row, column] == ((i - 1) % 20 if source else i)
+                assert pixels[i, row, column] == (target[i - 1] if source else target[i])
                 assert is_source[i, row // 4 * 6 + column // 4] == source  # whole patches
     assert torch.allclose(weight, is_source.float().mean(dim=1))
     assert len(set(weight.tolist())) > 5  # each image its own box

@@ -57,8 +57,24 @@ def test_a_network_without_attention_says_so():
     assert subject.num_classes == NUM_CLASSES
     with pytest.raises(ValueError, match="cnn: .*ResNet"):
         subject.saliency(torch.randn(1, 3, 96, 96))
+    with pytest.raises(ValueError, match="cnn: .*ResNet"):
+        _ = subject.grid
 
 
 @pytest.mark.parametrize(("size", "grid"), [(96, (6, 6)), (64, (16, 16)), (100, (10, 10))])
 def test_patches_of_a_network_without_tokens_divide_its_image(size, grid):
-    assert cnn(size).grid == grid
+    assert cnn(size).patch_grid == grid
+
+
+def test_patches_are_alike_for_models_of_large_images_and_the_models_own_for_small_ones():
+    assert tiny_subject().patch_grid == (4, 6)
+    swin = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), num_heads=(1, 2), embed_dim=8)
+    subject = Subject("swin", swin, [], (3, 224, 224), MEAN, STD, lambda: swin)
+    assert (subject.grid, subject.patch_grid) == ((28, 28), (14, 14))
+
+
+def test_logits_that_are_not_finite_are_counted_once():
+    subject, images = tiny_subject(), torch.randn(3, 3, 16, 24)
+    images[1] = float("nan")
+    subject.logits(images)
+    assert (subject.take_unsound(), subject.take_unsound()) == (1, 0)

@@ -78,12 +78,55 @@ def test_a_failure_stops_neither_other_models_nor_other_questions(tmp_path):
     assert list(outcome.answers["good"]) == ["a", "b"]
 
 
-def test_unreadable_images_end_the_round_and_what_was_answered_is_kept(tmp_path):
-    with pytest.raises(OSError, match="cannot be read"):
-        ask(exams(), tmp_path, Counted("first"), Counted("bad", error=OSError("20 images cannot be read")))
-    again = Counted("first")
-    ask(exams(), tmp_path, again)
-    assert again.calls == []
+def test_too_many_unreadable_images_fail_what_looked_at_them(tmp_path):
+    outcome = ask(exams(), tmp_path, Counted("bad", error=OSError("20 images cannot be read")), Counted("good"))
+    assert outcome.failed == {"bad": {"b": "20 images cannot be read"}}
+    assert list(outcome.answers["good"]) == ["a", "b"]
+
+
+def test_a_disk_that_takes_no_answer_ends_the_round(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(AnswerStore, "save", full)
+    with pytest.raises(OSError, match="no space left"):
+        ask(exams(), tmp_path, Counted())
+
+
+def test_what_keeps_a_question_from_being_asked_may_fail_too(tmp_path):
+    def broken(exam):
+        raise ValueError("mask 0 is damaged")
+
+    outcome = ask(exams(), tmp_path, Counted("bad", missing=broken), Counted("good"))
+    assert outcome.failed == {"bad": {"a": "mask 0 is damaged", "b": "mask 0 is damaged"}}
+    assert list(outcome.answers["good"]) == ["a", "b"]
+
+
+def test_logits_that_are_not_finite_are_no_answer(tmp_path):
+    def ask_logits(exam):
+        for batch in exam.batches(exam.data.images):
+            exam.subject.logits(batch.images, torch.tensor([0, 1])).argmax(dim=1)
+        return {"values": {"top-1 %": 20.0}, "tables": {}, "notes": []}
+
+    table, outcome, found = {"q": Question("q", "", ask_logits)}, Outcome(), exams()
+    with torch.no_grad():
+        found[0].subject.model.head.bias[4] = float("nan")  # of a class that nobody asks about
+    ask_all(found, table, AnswerStore(tmp_path), settings, outcome=outcome)
+    assert outcome.failed == {
+        "q": {"a": "the logits of 6 images, disturbed or not, are not finite: so is no answer"}
+    }
+    assert list(outcome.answers["q"]) == ["b"]
+
+
+def test_numbers_that_are_not_finite_are_no_answer(tmp_path):
+    def nan(exam):
+        return {"values": {}, "tables": {"t": [{"drift": float("inf")}]}, "notes": []}
+
+    outcome = Outcome()
+    table = {"q": Question("q", "", nan)}
+    ask_all(exams()[:1], table, AnswerStore(tmp_path), settings, outcome=outcome)
+    assert outcome.failed == {"q": {"a": "drift is inf: are all weights of the model finite?"}}
+    assert AnswerStore(tmp_path).load("a", "q", settings(exams()[0], table["q"])) is None
 
 
 def test_a_batch_too_large_says_so(tmp_path):

@@ -4,8 +4,9 @@ MODEL is a run of `attnmix train`, a folder of runs (of `attnmix compare`), an e
 of timm's names, or TIMM_NAME@WEIGHTS_FILE; LABEL=MODEL gives it a name. Several models are set side by side on the
 same data. `attnmix list questions` tells the questions; all that the data allows are asked, or those of --suite.
 
-Each answer is kept in OUT as soon as it is there: the same command goes on where it stopped, and more questions or
-models join those answered before. OUT gets results.json, tables/*.csv, figures/*.png and report.html.
+Each answer is kept in OUT as soon as it is there: the same command goes on where it stopped, more questions join
+those answered before, and of more models only the new ones are asked. OUT gets results.json, summary.md,
+tables/*.csv, figures/*.png and report.html, which hold the models that the last command named.
 """
 
 from pathlib import Path
@@ -106,6 +107,9 @@ def run(arguments: Namespace) -> int:
     from attnmix.evaluation.suite import Outcome, add_kept, ask_all
     from attnmix.report import evaluation_summary
 
+    out = Path(arguments.out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out is {str(out)!r}, which is a file: want a folder")
     console = Console()
     asked = parse_suite(arguments.suite, QUESTIONS)
     sources = find_sources(arguments.models)
@@ -123,7 +127,6 @@ def run(arguments: Namespace) -> int:
         "model_options": arguments.model_options,
         "seed": arguments.seed,
     }
-    out = Path(arguments.out)
     with console.status("opening models and data"):
         saliency = None
         if material.saliency is not None:
@@ -147,13 +150,19 @@ def run(arguments: Namespace) -> int:
         return answer_settings(material, exam, question)
 
     page = None
+    out.mkdir(parents=True, exist_ok=True)
     try:
         with Following(console, total=len(asked) * len(exams)) as following:
             for exam in exams:
                 exam.progress = following
             ask_all(exams, asked, store, settings, outcome=outcome, begin=following.question)
+        if following.kept:
+            console.print(f"{following.kept} answers had been kept", highlight=False)
         others = {name: question for name, question in QUESTIONS.items() if name not in asked}
         add_kept(exams, others, store, settings, outcome=outcome)
+    except KeyboardInterrupt:
+        console.print(f"the answers so far are in {out}: the same command goes on", highlight=False, markup=False)
+        raise
     finally:
         if outcome.answers:  # also of a round that was broken off
             with console.status("drawing figures"):
@@ -161,10 +170,8 @@ def run(arguments: Namespace) -> int:
                 page = write(results, outcome, out)
     if page is not None:
         console.print(evaluation_summary(results))
-    for name, reasons in outcome.left_out.items():
-        for reason in dict.fromkeys(reasons.values()):
-            labels = ", ".join(label for label, its in reasons.items() if its == reason)
-            console.print(f"not asked: {name} ({labels}): {reason}", highlight=False, markup=False)
+    for reason, names in left_out_by_reason(outcome.left_out).items():
+        console.print(f"not asked: {names}: {reason}", highlight=False, markup=False)
     if page is not None:
         console.print(f"report: {page}", soft_wrap=True, highlight=False)
     if outcome.failed:
@@ -184,7 +191,7 @@ def parse_suite(typed: str, known: "dict[str, Question]") -> "dict[str, Question
     Raises:
         ValueError: an unknown question (the nearest is named), or none.
     """
-    if typed.strip() == "all":
+    if "all" in (word.strip() for word in typed.split(",")):
         return known
     names = [word.strip().replace("_", "-") for word in typed.split(",") if word.strip()]
     for name in names:
@@ -193,6 +200,18 @@ def parse_suite(typed: str, known: "dict[str, Question]") -> "dict[str, Question
     if not names:
         raise ValueError(f"suite {typed!r} names no question; known: {', '.join(known)}")
     return {name: question for name, question in known.items() if name in names}
+
+
+def left_out_by_reason(left_out: dict[str, dict[str, str]]) -> dict[str, str]:
+    """For each reason the questions that it kept from being asked, with their models: `occlusion (a, b)`."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for name, reasons in left_out.items():
+        for label, reason in reasons.items():
+            found.setdefault(reason, {}).setdefault(name, []).append(label)
+    return {
+        reason: ", ".join(f"{name} ({', '.join(labels)})" for name, labels in names.items())
+        for reason, names in found.items()
+    }
 
 
 def _check_askable(exams: "list[Exam]", asked: "dict[str, Question]") -> None:

@@ -12,10 +12,11 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 
 from attnmix.benchmark.machine import describe_machine
+from attnmix.benchmark.results import write_whole
 from attnmix.commands.exams import Material
 from attnmix.evaluation.exam import Exam, Question
 from attnmix.evaluation.suite import Outcome
-from attnmix.report import write_evaluation
+from attnmix.report import evaluation_markdown, write_evaluation
 
 
 def collect(
@@ -51,32 +52,32 @@ def _described(exam: Exam) -> dict[str, Any]:
     subject = exam.subject
     return {
         "label": subject.label,
-        "model": type(subject.model).__name__,
+        "network": type(subject.model).__name__,
         "method": subject.method,
         "method_options": subject.method_options,
         "parameters": sum(parameter.numel() for parameter in subject.model.parameters()),
-        "image size": list(subject.image_size),
-        "weights": subject.fingerprint,
+        "image size": "x".join(map(str, subject.image_size)),
+        "weights": subject.fingerprint[:12],
     }
 
 
 def write(results: dict[str, Any], outcome: Outcome, out: Path) -> Path:
-    """Write results.json, tables, figures and the page; return the page's path."""
+    """Write results.json, summary.md, tables, figures and the page; return the page's path."""
     out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(results, indent=1, allow_nan=False)
-    (out / "results.json").write_text(text, encoding="utf-8")
+    write_whole(out / "results.json", json.dumps(results, indent=1, allow_nan=False).encode())
+    write_whole(out / "summary.md", evaluation_markdown(results).encode())
     pictures = outcome.answers.get("pictures", {})
     return write_evaluation(results, {label: answer.get("arrays", {}) for label, answer in pictures.items()}, out)
 
 
 def command_line(arguments: Namespace) -> str:
-    """The command that asks the same again; where and how fast it ran is no part of it."""
+    """The command that asks the same again, and finds what was answered."""
     from attnmix.commands.evaluate import add_arguments
 
     parser = ArgumentParser()
     add_arguments(parser)
     words = ["attnmix", "evaluate", *arguments.models]
     for name, value in vars(arguments).items():
-        if name not in ("models", "out", "device", "workers") and value != parser.get_default(name):
+        if name not in ("models", "device", "workers") and value != parser.get_default(name):
             words += [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
     return shlex.join(words)

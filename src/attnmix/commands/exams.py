@@ -1,9 +1,12 @@
 """What models are examined on: the data that was typed, opened as each model takes it."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
+
+from torch.utils.data import IterableDataset
 
 from attnmix.commands.subjects import Source
 from attnmix.data import LabelledImages, create_evaluation_set
@@ -46,24 +49,24 @@ class Material:
     seed: int = 0
 
 
-# What of the material stands behind an exam's attribute.
-_BEHIND = {
+# What of the material stands behind an exam's attribute, beside its fingerprint.
+_BEHIND: dict[str, tuple[str, ...]] = {
     "truth": ("annotations",),
-    "shifted": ("shifted",),
-    "outliers": ("outliers",),
-    "scenes": ("voc", "voc_split"),
-    "saliency": ("saliency",),
-    "method": (),
+    "scenes": ("voc_split",),
+    **dict.fromkeys(("shifted", "outliers", "saliency", "method"), ()),  # by their fingerprints alone
 }
 
 
 def answer_settings(material: Material, exam: Exam, question: Question) -> dict[str, Any]:
     """What an answer depends on: kept with it, and compared before it is used again."""
-    used = ["data", "split", "data_options", "limit", "seed"]
+    used = ["split", "data_options", "limit", "seed"]
     used += [name for part in question.uses for name in _BEHIND[part]]
     settings = {"model": exam.subject.fingerprint, **{name: getattr(material, name) for name in used}}
     if "method" in question.uses:
         settings["method"] = [exam.subject.method, exam.subject.method_options]
+    for part in ("data", *question.uses):
+        if part in exam.fingerprints:
+            settings[f"contents of {part}"] = exam.fingerprints[part]
     return settings
 
 
@@ -135,6 +138,13 @@ def create_exam(
             subject.input_size, mean=subject.mean, std=subject.std, **_augment(subject.resizing)
         )
         scenes = open_voc(Path(material.voc).expanduser(), split=material.voc_split, transform=of_scenes)
+    fingerprints: dict[str, Any] = {
+        "data": _fingerprint(images),
+        "shifted": {name: _fingerprint(others.images) for name, others in shifted.items()},
+        "outliers": None if outliers is None else _fingerprint(outliers),
+        "scenes": None if scenes is None else _fingerprint(scenes[0]),
+        "saliency": None if saliency is None else saliency.fingerprint,
+    }
     return Exam(
         subject,
         _matched(subject, images, material.data),
@@ -147,7 +157,20 @@ def create_exam(
         workers=workers,
         seed=material.seed,
         limit=material.limit,
+        fingerprints=fingerprints,
     )
+
+
+def _fingerprint(images: LabelledImages) -> str:
+    """How many images of which classes, and a digest of their names; where they lie does not count."""
+    digest = hashlib.blake2b(digest_size=8)
+    if isinstance(images, IterableDataset):
+        return f"a stream of {images.num_classes} classes"
+    digest.update("\n".join(images.class_names).encode())
+    for number in range(len(images)):
+        digest.update("/".join(PurePath(images.name_of(number)).parts[-2:]).encode())
+    what = getattr(images, "split", "")  # of the embedded sets, whose images have no names
+    return f"{len(images)} images of {images.num_classes} classes {what}".strip() + f", {digest.hexdigest()}"
 
 
 def _split_of(typed: str) -> tuple[str, str | None]:

@@ -27,7 +27,7 @@ class Following:
         self.bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.overall = self.bars.add_task("evaluating", total=total, unit="questions")
         self.inner = self.bars.add_task("", total=None, unit="images", visible=False)
-        self.current, self.started, self.answered = "", 0.0, 0
+        self.current, self.started, self.kept = "", 0.0, 0
 
     def __enter__(self) -> "Following":
         self.bars.__enter__()
@@ -46,6 +46,7 @@ class Following:
         self.current, self.started = f"{label}: {name}", time.perf_counter()
         if known:
             self.current = ""
+            self.kept += 1
         self.bars.update(self.overall, advance=1, description=f"{label}: {name}")
 
     def begin(self, total: int | None, what: str = "") -> None:

@@ -70,6 +70,8 @@ def _find(word: str) -> list[Source]:
     label, equals, what = word.partition("=")
     if not equals or Path(word).expanduser().exists():
         label, what = "", word
+    elif not label:
+        raise ValueError(f"{word!r} has an empty label: want LABEL=MODEL")
     path = Path(what).expanduser()
     if path.is_dir():
         return _in_folder(path, label)
@@ -114,8 +116,13 @@ def _in_run(folder: Path, label: str) -> Source | None:
             name = _named(run if is_run else export)
             return Source(label or name, f"local-dir:{export}", recipe=recipe)
     if (folder / CHECKPOINT).is_file():
-        return Source(label or _named(folder), checkpoint=folder / CHECKPOINT)
+        return _of_checkpoint(folder / CHECKPOINT, label)
     return None
+
+
+def _of_checkpoint(path: Path, label: str) -> Source:
+    recipe = recipe_from_values(_nested(load_checkpoint(path)["recipe"]))
+    return Source(label or _named(path.parent), checkpoint=path, recipe=recipe)
 
 
 def _by_method(run: Source) -> tuple[int, str]:
@@ -131,7 +138,7 @@ def _named(folder: Path) -> str:
 
 def _in_file(path: Path, label: str) -> Source:
     if path.name == CHECKPOINT:
-        return Source(label or _named(path.parent), checkpoint=path)
+        return _of_checkpoint(path, label)
     if path.name == "model.safetensors" and (path.parent / CONFIG).is_file():
         return _in_folder(path.parent, label)[0]
     raise ValueError(
@@ -161,7 +168,8 @@ def open_subject(
     """
     recipe = source.recipe
     if source.checkpoint is not None:
-        model, recipe, class_names, make = _from_checkpoint(source.checkpoint)
+        assert recipe is not None
+        model, class_names, make = _from_checkpoint(source.checkpoint, recipe)
     else:
         options = {} if source.name.startswith("local-dir:") else dict(model_options or {})
         make = _maker(source.name, options)
@@ -209,7 +217,7 @@ def _with_weights(source: Source, options: dict[str, Any], *, pretrained: bool, 
         trouble = f"{source.weights} does not fit {source.name}"
     elif is_export:
         make = _maker(source.name, options, pretrained=True)
-        trouble = f"the weights in {folder} do not fit its {CONFIG}"
+        trouble = f"no model can be made of the {CONFIG} and the weights in {folder}"
     else:
         make = _maker(source.name, options, pretrained=pretrained)
         trouble = (
@@ -218,15 +226,17 @@ def _with_weights(source: Source, options: dict[str, Any], *, pretrained: bool, 
         )
     try:
         return _seeded(make, seed)
-    except (ValueError, torch.OutOfMemoryError):
+    except torch.OutOfMemoryError:
         raise
     except Exception as error:  # timm, safetensors, huggingface_hub and torch have types of their own
-        raise ValueError(f"{trouble} ({type(error).__name__}: {str(error).partition(chr(10))[0]})") from error
+        if isinstance(error, ValueError) and not is_export:
+            raise
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{trouble} ({type(error).__name__}: {reason[:300]})") from error
 
 
-def _from_checkpoint(path: Path) -> tuple[nn.Module, Recipe, list[str], Callable[[], nn.Module]]:
+def _from_checkpoint(path: Path, recipe: Recipe) -> tuple[nn.Module, list[str], Callable[[], nn.Module]]:
     saved = load_checkpoint(path)
-    recipe = recipe_from_values(_nested(saved["recipe"]))
     inputs = model_inputs(recipe)
     data, _ = create_evaluation_set(
         recipe.data,
@@ -250,7 +260,7 @@ def _from_checkpoint(path: Path) -> tuple[nn.Module, Recipe, list[str], Callable
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise ValueError(f"{path} does not fit {recipe.model}: {error}") from error
-    return model, recipe, [str(name) for name in data.class_names], make
+    return model, [str(name) for name in data.class_names], make
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:

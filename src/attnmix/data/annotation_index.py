@@ -1,5 +1,7 @@
 """Which annotation belongs to which image, by file names; and how large the image's original is."""
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Generic, TypeVar
@@ -22,6 +24,7 @@ class AnnotationIndex(Generic[Entry]):
 
     def __init__(self, entries: Iterable[tuple[str, Entry]], *, suffix: bool) -> None:
         self._suffix = suffix
+        self._shared: set[str] = set()  # keys of several images: 1.jpg in each class folder
         self._entries: dict[str, list[tuple[str, Entry]]] = {}
         for name, entry in entries:
             self._entries.setdefault(self._key(name), []).append((name, entry))
@@ -30,14 +33,17 @@ class AnnotationIndex(Generic[Entry]):
         return sum(map(len, self._entries.values()))
 
     def find(self, name: str) -> Entry | None:
-        """The annotation of the image of that name, or None.
+        """The annotation of the image of that name, or None; after `check` also where it must be another image's.
 
         Raises ValueError where several could be meant.
         """
-        found = self._entries.get(self._key(name), [])
+        key = self._key(name)
+        found = self._entries.get(key, [])
+        agreeing = [_common_folders(name, candidate) for candidate, _ in found]
+        if key in self._shared and max(agreeing, default=0) == 0:
+            return None  # it is another image's
         if len(found) < 2:
             return found[0][1] if found else None
-        agreeing = [_common_folders(name, candidate) for candidate, _ in found]
         best = [number for number, count in enumerate(agreeing) if count == max(agreeing)]
         if len(best) > 1:
             either = " or ".join(repr(found[number][0]) for number in best[:2])
@@ -48,7 +54,9 @@ class AnnotationIndex(Generic[Entry]):
         """ValueError unless one image at least has an annotation."""
         if isinstance(images, IterableDataset):
             raise ValueError(f"the images are a stream, without file names to find annotations by in {where}")
-        if not any(self._key(name) in self._entries for name in _names(images)):
+        counts = Counter(self._key(name) for name in _names(images))
+        self._shared = {key for key, count in counts.items() if count > 1}
+        if not any(key in self._entries for key in counts):
             wanted = (
                 f"a file name {PurePath(images.name_of(0)).name!r}" if self._suffix else "an .xml of that stem"
             )
@@ -58,7 +66,10 @@ class AnnotationIndex(Generic[Entry]):
             )
 
     def _key(self, name: str) -> str:
-        return PurePath(name).name if self._suffix else PurePath(name).stem
+        if self._suffix:
+            return PurePath(name).name
+        # some copies of ImageNet append the class: ILSVRC2012_val_00000001_n01440764
+        return re.sub(r"^(ILSVRC2012_val_\d{8})_n\d{8}$", r"\1", PurePath(name).stem)
 
 
 def original_size(name: str, declared: tuple[int, int]) -> tuple[int, int]:

@@ -38,6 +38,7 @@ def match_classes(
         )
     if len(of_model) != num_classes:
         raise ValueError(f"{len(of_model)} names for the model's {num_classes} outputs: expected one each")
+    of_data = _as_synsets(of_data, of_model)
     if list(of_data) == list(of_model):
         return None
     outputs = {name: output for output, name in enumerate(of_model)}
@@ -52,6 +53,33 @@ def match_classes(
         if twice:
             raise ValueError(f"several {kind} are named {_some(twice)}: expected another name for each")
     return torch.tensor([outputs[name] for name in of_data])
+
+
+def _as_synsets(of_data: Sequence[str], of_model: Sequence[str]) -> Sequence[str]:
+    """Names of a data set that has ImageNet's words ("tench, Tinca tinca") as the synsets that the model has.
+
+    Of two synsets of the same words (crane, maillot) the first comes first, as in ImageNet's order. As they are
+    where the model has no synsets, or where not all of the words are ImageNet's.
+    """
+    if not all(_SYNSET.fullmatch(name) for name in of_model) or all(_SYNSET.fullmatch(name) for name in of_data):
+        return of_data
+    subset = infer_imagenet_subset({"num_classes": len(of_model)})
+    descriptions = ImageNetInfo(subset).label_descriptions(as_dict=True) if subset else {}
+    by_words: dict[str, list[str]] = {}
+    for synset in of_model:
+        by_words.setdefault(_words(descriptions.get(synset, synset)), []).append(synset)
+    left = Counter(_words(name) for name in of_data)
+    if any(left[words] > len(by_words.get(words, ())) for words in left):
+        return of_data
+    ambiguous = [words for words in left if left[words] < len(by_words[words])]
+    if ambiguous:
+        raise ValueError(f"{ambiguous[0]!r} is the name of {len(by_words[ambiguous[0]])} of the model's classes")
+    return [by_words[_words(name)].pop(0) for name in of_data]
+
+
+def _words(name: str) -> str:
+    """Words of a class, however they are separated."""
+    return ", ".join(word.strip() for word in re.split(r"[,/]", name))
 
 
 def model_class_names(model: nn.Module) -> list[str]:

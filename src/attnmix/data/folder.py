@@ -55,6 +55,8 @@ def open_folder(folder: Path, *, options: dict[str, Any], transform: Any, tolera
         raise ValueError(f"no class folders in {str(folder)!r}; {LAYOUT}")
     try:
         reader = create_dataset("", root=str(folder), search_split=False, **options).reader
+    except AssertionError as error:  # timm's, of a class map
+        raise ValueError(f"data_options class_map of {str(folder)!r}: {error}") from error
     except RuntimeError as error:  # timm found no image
         names = ", ".join(entry.name for entry in class_folders[:10])
         raise ValueError(f"no images in the class folders of {str(folder)!r} ({names}); {LAYOUT}") from error

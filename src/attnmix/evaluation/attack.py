@@ -1,14 +1,13 @@
 """How often a model is still right under attack (TokenMixup, supplement J, Table 9; PGD of Madry et al. 2018)."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from statistics import fmean
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnmix.evaluation.exam import Answer, Exam, Question
+from attnmix.evaluation.input_gradient import frozen, input_gradient
 
 STEP_SIZES = (0.001, 0.003, 0.010, 0.030)  # Table 9's
 STEPS, RADIUS = 10, 8 / 255  # the paper has neither
@@ -43,25 +42,9 @@ def pgd(
     attacked = pixels.detach()
     lowest, highest = (attacked - radius).clamp(0, 1), (attacked + radius).clamp(0, 1)
     for _ in range(steps):
-        with torch.enable_grad():
-            attacked = attacked.detach().requires_grad_()
-            # the sum: in a mean small gradients would vanish with the size of the batch
-            loss = F.cross_entropy(logits_of_pixels(attacked), labels, reduction="sum")
-            (gradient,) = torch.autograd.grad(loss, attacked)
-        attacked = (attacked.detach() + step_size * gradient.sign()).clamp(lowest, highest)
+        gradient = input_gradient(logits_of_pixels, attacked, labels)
+        attacked = (attacked + step_size * gradient.sign()).clamp(lowest, highest)
     return attacked
-
-
-@contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """No parameter takes a gradient for a while; each gets its own flag back, also after an exception."""
-    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    try:
-        model.requires_grad_(False)
-        yield
-    finally:
-        for parameter, flag in flags:
-            parameter.requires_grad_(flag)
 
 
 @torch.no_grad()

@@ -112,10 +112,11 @@ class Exam:
         scenes: images with object masks of any class (VOC), with their truth.
         saliency: the model whose attention says what is salient; None: the subject itself.
         batch_size: images at once.
-        workers: processes that read images.
+        workers: processes that read images; a stream is read in this one.
         seed: of everything drawn.
         limit: at most so many images of each set, taken evenly from all of it; None: the question's own limit.
         progress: hears how far it is.
+        fingerprints: what tells the data, and each other attribute above, from others of the same name.
     """
 
     subject: Subject
@@ -130,6 +131,7 @@ class Exam:
     seed: int = 0
     limit: int | None = None
     progress: Progress = field(default_factory=Silence)
+    fingerprints: Mapping[str, Any] = field(default_factory=dict)
 
     def batches(self, images: LabelledImages, *, limit: int | None = None, what: str = "") -> Iterator[Batch]:
         """The images of a set in order, unreadable ones left out.
@@ -150,7 +152,8 @@ class Exam:
         loader = DataLoader(
             source,
             batch_size=self.batch_size,
-            num_workers=self.workers,
+            # several readers of a stream would number its images alike, and decide which come first
+            num_workers=0 if isinstance(images, IterableDataset) else self.workers,
             collate_fn=_collate,
             pin_memory=device.type == "cuda",
             generator=torch.Generator(),  # else each pass draws its workers' seeds from the global one

@@ -12,8 +12,8 @@ from attnmix.mixing import MixSampler, mask_to_grid, token_boxes
 
 COUNT = 256  # all of them lie in memory at once, since each is pasted onto the next
 MIXING = (
-    "mixed images: each image with a box of the one before it in its place, of whole patches, its area uniform in "
-    "0 to 1 before it is cut at the border; at most {count} images, whatever the limit"
+    "mixed images: in an order drawn once, each image with a box of the one before it in its place, of whole "
+    "patches, its area uniform in 0 to 1 before it is cut at the border; never more than {count} images"
 )
 
 
@@ -51,8 +51,11 @@ def mixed_batches(exam: Exam, view: BackboneView, *, count: int = COUNT) -> Iter
     total, size = len(images), (images.shape[-2], images.shape[-1])
     if total < 2:
         raise ValueError("there is only one image, and it takes two to mix")
+    generator = torch.Generator().manual_seed(exam.seed)
+    # folders are sorted by class: without this nearly all partners would be of one class
+    images = images[torch.randperm(total, generator=generator).to(images.device)]
     draw = MixSampler(mode="elem", pairing="roll").paste(
-        total, size, torch.Generator().manual_seed(exam.seed), patch_size=view.patch_size, boxes=token_boxes
+        total, size, generator, patch_size=view.patch_size, boxes=token_boxes
     )
     mixed = draw.apply(images)
     assert mixed.source_mask is not None

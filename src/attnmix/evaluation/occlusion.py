@@ -15,26 +15,26 @@ PERCENTAGES = tuple(range(10, 100, 10))
 
 
 def saliency_on_grid(subject: Subject, salient: Subject, images: Tensor) -> Tensor:
-    """What one model finds salient in the images of another, on the other's grid.
+    """What one model finds salient in the images of another (or its own), on the other's patches.
 
     Args:
-        subject: whose images and grid these are.
+        subject: whose images and patches these are.
         salient: whose attention is read; the images are brought to its size and its normalisation.
         images: `[B, C, H, W]`, as `subject` takes them.
 
     Returns:
         `[B, N]` float32, its map interpolated (averaged where its grid is finer).
     """
-    if salient is subject:
-        return subject.saliency(images)
-    pixels = _resized(subject.to_pixels(images), salient.image_size)
-    maps = salient.saliency(salient.normalise(pixels.to(salient.device))).unflatten(1, salient.grid)
-    return _resized(maps[:, None], subject.grid).flatten(1).to(images.device)
+    if salient is not subject:
+        pixels = _resized(subject.to_pixels(images), salient.image_size)
+        images = salient.normalise(pixels.to(salient.device))
+    maps = salient.saliency(images).unflatten(1, salient.grid)
+    return _resized(maps[:, None], subject.patch_grid).flatten(1).to(subject.device)
 
 
 @torch.no_grad()
 def _ask(exam: Exam) -> Answer:
-    subject, grid = exam.subject, exam.subject.grid
+    subject, grid = exam.subject, exam.subject.patch_grid
     salient, note = _salient_model(exam)
     ways = WAYS if salient is not None else WAYS[:1]
     counts = [round(percentage * grid[0] * grid[1] / 100) for percentage in PERCENTAGES]
@@ -71,7 +71,7 @@ def _ask(exam: Exam) -> Answer:
 
 def _orders(exam: Exam, batch: Batch, salient: Subject | None) -> list[Tensor]:
     """In which order the patches of each image go, in the order of `WAYS`: `[B, N]` each."""
-    rows, columns = exam.subject.grid
+    rows, columns = exam.subject.patch_grid
     shuffled = random_orders(batch.index, rows * columns, seed=exam.seed).to(batch.images.device)
     if salient is None:
         return [shuffled]
@@ -114,7 +114,7 @@ def _resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 def _missing(exam: Exam) -> str | None:
     try:
-        piece_size(exam.subject.image_size, exam.subject.grid)
+        piece_size(exam.subject.image_size, exam.subject.patch_grid)
     except ValueError as error:
         return str(error)
     return None

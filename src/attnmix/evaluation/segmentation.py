@@ -6,6 +6,7 @@ from torch import Tensor
 from attnmix.data import LabelledImages
 from attnmix.evaluation.exam import Answer, Exam, Question, Truth, no_attention
 from attnmix.evaluation.score_maps import ATTENTION, about_attention, score_maps, threshold_mass, to_image_size
+from attnmix.evaluation.scores import unread
 
 LIMIT = 1000
 MASS = 0.9
@@ -52,6 +53,8 @@ def _ask(exam: Exam) -> Answer:
         f"Jaccard: the pixels of the tokens that hold {MASS} of the map against the pixels of all objects, mean "
         "over images; pixels marked as void are not counted",
     ]
+    if images is not exam.data.images:
+        notes += unread(images, "the scenes")
     if left_out:
         notes.append(f"left out {left_out} images without an object pixel in view")
     return Answer(values={"Jaccard %": percent[ATTENTION]}, tables={"scores": rows}, notes=notes, arrays={})

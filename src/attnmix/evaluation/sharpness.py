@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnmix.attention.quantities import renormalise
 from attnmix.evaluation.exam import Answer, Exam, Question, no_attention
+from attnmix.evaluation.input_gradient import input_gradient
 from attnmix.evaluation.subject import Subject
 
 LIMIT = 500
@@ -40,10 +41,7 @@ def gradient_map(subject: Subject, images: Tensor, labels: Tensor, columns: Tens
         labels: `[B]` int64, positions in `columns`.
         columns: `[K]`, outputs that are classes; None: all.
     """
-    with torch.enable_grad():
-        pixels = images.detach().requires_grad_()
-        loss = F.cross_entropy(subject.logits(pixels, columns), labels, reduction="sum")
-        (gradient,) = torch.autograd.grad(loss, pixels)
+    gradient = input_gradient(lambda pixels: subject.logits(pixels, columns), images, labels)
     rows, columns_of_grid = subject.grid
     patch = images.shape[-2] // rows, images.shape[-1] // columns_of_grid
     return F.avg_pool2d(gradient.float().abs().sum(dim=1), patch, divisor_override=1).flatten(1)

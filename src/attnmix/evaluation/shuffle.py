@@ -15,7 +15,7 @@ def pieces_per_side(image_size: tuple[int, int], grid: tuple[int, int]) -> list[
 
     Args:
         image_size: height and width in pixels.
-        grid: the model's; more pieces than its longer side would cut every patch.
+        grid: of patches; more pieces than its longer side would cut every patch.
     """
     common = gcd(*image_size)
     return [pieces for pieces in range(1, max(grid) + 1) if common % pieces == 0]
@@ -23,7 +23,7 @@ def pieces_per_side(image_size: tuple[int, int], grid: tuple[int, int]) -> list[
 
 @torch.no_grad()
 def _ask(exam: Exam) -> Answer:
-    subject = exam.subject
+    subject, grid = exam.subject, exam.subject.patch_grid
     sides = _sides(subject)
     correct = torch.zeros(len(sides), dtype=torch.int64, device=subject.device)
     seen = 0
@@ -46,7 +46,7 @@ def _ask(exam: Exam) -> Answer:
         },
         "notes": [
             f"pieces per side: {', '.join(map(str, sides))}, the common divisors of the images' sides up to the "
-            f"longer side of the model's grid ({subject.grid[0]}x{subject.grid[1]}); 1 is the whole image",
+            f"longer side of the grid of patches ({grid[0]}x{grid[1]}); 1 is the whole image",
             "each image its own permutation for each number of pieces, drawn from all of them: a piece may stay "
             "where it is; the mean leaves the whole image out",
         ],
@@ -54,7 +54,7 @@ def _ask(exam: Exam) -> Answer:
 
 
 def _sides(subject: Subject) -> list[int]:
-    return pieces_per_side(subject.image_size, subject.grid)
+    return pieces_per_side(subject.image_size, subject.patch_grid)
 
 
 def _missing(exam: Exam) -> str | None:
@@ -63,7 +63,7 @@ def _missing(exam: Exam) -> str | None:
             return None
     except ValueError as error:  # the model does not take images of this size
         return str(error)
-    (height, width), (rows, columns) = exam.subject.image_size, exam.subject.grid
+    (height, width), (rows, columns) = exam.subject.image_size, exam.subject.patch_grid
     return (
         f"images of {height}x{width} pixels cannot be cut into equal pieces no smaller than the patches of a "
         f"{rows}x{columns} grid: their sides need a common divisor of 2 or more"

@@ -46,6 +46,7 @@ class Subject:
 
     def __post_init__(self) -> None:
         self.model.eval()
+        self._unsound = torch.zeros((), dtype=torch.int64, device=self.device)
         # on the device once: a copy to it for every batch would be waited for
         self._mean, self._std = (
             torch.tensor(list(values), device=self.device)[:, None, None] for values in (self.mean, self.std)
@@ -72,16 +73,38 @@ class Subject:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of its final image tokens; for a CNN, of patches of 16 pixels or what comes near."""
-        if self.view is not None:
-            return self.view.grid_size(self.image_size)
-        height, width = (_pieces(side) for side in self.image_size)
-        return height, width
+        """Rows and columns of its final image tokens.
+
+        Raises:
+            ValueError: a model whose tokens are not known.
+        """
+        if self.view is None:
+            raise ValueError(f"{self.label}: {self.no_view}")
+        return self.view.grid_size(self.image_size)
+
+    @property
+    def patch_grid(self) -> tuple[int, int]:
+        """Rows and columns of the patches that are dropped or moved.
+
+        Of 16 pixels for images of 96 pixels or more, so that models of one image size compare (14x14 at 224, as in
+        the papers). Of smaller images the model's own; for a CNN the most pieces up to 16.
+        """
+        height, width = self.image_size
+        if min(height, width) >= 96 and height % 16 == width % 16 == 0:
+            return height // 16, width // 16
+        return self.grid if self.view is not None else (_pieces(height), _pieces(width))
 
     def logits(self, images: Tensor, columns: Tensor | None = None) -> Tensor:
         """Float32 logits `[B, K]` of normalised images, of the outputs `columns` `[K]` alone where given."""
-        found = self.model(images) if self.view is None else self.view(images)
-        return found.float() if columns is None else found.float()[:, columns.to(found.device)]
+        found = (self.model(images) if self.view is None else self.view(images)).float()
+        self._unsound += (~found.isfinite()).any(dim=1).sum()
+        return found if columns is None else found[:, columns.to(found.device)]
+
+    def take_unsound(self) -> int:
+        """For how many images since the last call some logit was NaN or infinite: their order says nothing."""
+        count = int(self._unsound)
+        self._unsound.zero_()
+        return count
 
     def to_pixels(self, images: Tensor) -> Tensor:
         """Normalised images as pixel values, 0 to 1 from black to white."""
@@ -106,7 +129,5 @@ class Subject:
 
 
 def _pieces(side: int) -> int:
-    """In how many patches a CNN's image is cut for questions that need patches."""
-    if side >= 96 and side % 16 == 0:
-        return side // 16
+    """In how many patches the side of a CNN's small or odd image is cut."""
     return max(pieces for pieces in range(1, 17) if side % pieces == 0)

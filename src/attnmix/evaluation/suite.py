@@ -1,5 +1,6 @@
 """Ask many questions of many models, each only once."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ import torch
 
 from attnmix.evaluation.exam import Answer, Exam, Progress, Question
 from attnmix.evaluation.store import AnswerStore
+from attnmix.evaluation.subject import Subject
 
 
 @dataclass
@@ -48,7 +50,7 @@ def ask_all(
     Raises:
         ValueError: kept answers of other settings (before anything is asked); a batch that does not fit into
             memory.
-        OSError: too many unreadable images.
+        OSError: an answer cannot be written.
     """
     kept = {
         (name, exam.subject.label): store.load(exam.subject.label, name, settings(exam, question))
@@ -59,23 +61,25 @@ def ask_all(
         for exam in exams:
             label = exam.subject.label
             answer = kept[name, label]
-            reason = question.missing(exam) if answer is None else None
-            if reason is not None:
-                outcome.left_out.setdefault(name, {})[label] = reason
-                continue
-            begin(name, label, answer is not None)
             if answer is None:
                 try:
+                    reason = question.missing(exam)
+                    if reason is not None:
+                        outcome.left_out.setdefault(name, {})[label] = reason
+                        continue
+                    begin(name, label, False)
                     answer = _ask(question, exam)
                 except torch.OutOfMemoryError as error:
                     raise ValueError(
                         f"batch_size {exam.batch_size} does not fit into the memory of {exam.subject.device}: "
                         "lower it"
                     ) from error
-                except ValueError as error:
+                except (ValueError, OSError) as error:  # OSError: too many unreadable images
                     outcome.failed.setdefault(name, {})[label] = str(error)
                     continue
                 store.save(label, name, settings(exam, question), answer)
+            else:
+                begin(name, label, True)
             outcome.answers.setdefault(name, {})[label] = answer
 
 
@@ -103,13 +107,27 @@ def _ask(question: Question, exam: Exam) -> Answer:
     """The answer, with how many images and seconds it took."""
     count = _Count(exam.progress)
     started = time.perf_counter()
+    exam.subject.take_unsound()  # of a question that failed before
     answer = question.ask(replace(exam, progress=count))
+    _check_finite(answer, exam.subject)
     return {
         **answer,
         "images": count.first,
         "skipped": exam.data.images.unreadable,
         "seconds": time.perf_counter() - started,
     }
+
+
+def _check_finite(answer: Answer, subject: Subject) -> None:
+    """Raise ValueError for logits or a number that are NaN or infinite."""
+    unsound = subject.take_unsound()
+    if unsound:
+        raise ValueError(f"the logits of {unsound} images, disturbed or not, are not finite: so is no answer")
+    records = [answer.get("values", {}), *(row for rows in answer.get("tables", {}).values() for row in rows)]
+    for record in records:
+        for key, value in record.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{key} is {value}: are all weights of the model finite?")
 
 
 class _Count:

@@ -89,7 +89,7 @@ class Rows:
 
 def _two_lines(name: str) -> str:
     """`name` on at most two lines, which is what the gap between groups has room for."""
-    lines = textwrap.wrap(" ".join(name.split()), NAME_LENGTH) or [""]
+    lines = textwrap.wrap(" ".join(name.split()), NAME_LENGTH, break_on_hyphens=False) or [""]
     return "\n".join([lines[0], short(" ".join(lines[1:]), NAME_LENGTH)]) if len(lines) > 1 else lines[0]
 
 
