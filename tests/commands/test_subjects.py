@@ -5,7 +5,8 @@ import timm
 import torch
 from timm.models import save_for_hf
 
-from attnmix.commands.subjects import find_sources, open_subject
+from attnmix.commands.sources import find_sources
+from attnmix.commands.subjects import open_subject
 from attnmix.training import load_recipe, train
 
 CPU = torch.device("cpu")
@@ -162,9 +163,7 @@ def test_an_export_whose_weights_are_of_another_model(tmp_path):
         safe_serialization=True,
     )
     (tmp_path / "b" / "model.safetensors").replace(tmp_path / "model.safetensors")
-    with pytest.raises(
-        ValueError, match="no model can be made of the config.json and .*RuntimeError"
-    ):
+    with pytest.raises(ValueError, match="no model can be made of the config.json and .*RuntimeError"):
         opened(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="no model can be made of the config.json .*JSONDecodeError"):

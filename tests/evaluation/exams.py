@@ -36,6 +36,15 @@ class RandomImages(LabelledImages):
         return None if index in self.broken else self[index]
 
 
+def pictures(subject: Subject, count: int, columns: Tensor | None = None) -> RandomImages:
+    """Images that the model mostly classifies as labelled."""
+    images = RandomImages(count, size=subject.image_size)
+    with torch.no_grad():
+        images.labels = subject.logits(images.tensors, columns).argmax(dim=1)
+    images.labels[::4] = 0
+    return images
+
+
 def tiny_subject(label: str = "tiny", **options: Any) -> Subject:
     """A tiny ViT of `NUM_CLASSES` classes for images of 16x24 pixels."""
     names = [f"class {i}" for i in range(NUM_CLASSES)]

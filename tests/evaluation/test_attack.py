@@ -7,16 +7,7 @@ from attnmix.evaluation.attack import QUESTION, pgd
 from attnmix.evaluation.exam import Exam, ImageSet
 from attnmix.evaluation.subject import Subject
 from tests.conftest import NUM_CLASSES, tiny_vit
-from tests.evaluation.exams import MEAN, STD, RandomImages
-
-
-def pictures(subject, count, columns=None):
-    """Images that the model mostly classifies as labelled."""
-    images = RandomImages(count, size=subject.image_size)
-    with torch.no_grad():
-        images.labels = subject.logits(images.tensors, columns).argmax(dim=1)
-    images.labels[::4] = 0
-    return images
+from tests.evaluation.exams import MEAN, STD, pictures
 
 
 def subject_of(model):

@@ -6,16 +6,7 @@ from attnmix.evaluation.exam import Exam, ImageSet, image_generator
 from attnmix.evaluation.shuffle import QUESTION, pieces_per_side
 from attnmix.evaluation.subject import Subject
 from tests.conftest import NUM_CLASSES, tiny_vit
-from tests.evaluation.exams import MEAN, STD, RandomImages
-
-
-def pictures(subject, count, columns=None):
-    """Images that the model mostly classifies as labelled."""
-    images = RandomImages(count, size=subject.image_size)
-    with torch.no_grad():
-        images.labels = subject.logits(images.tensors, columns).argmax(dim=1)
-    images.labels[::4] = 0
-    return images
+from tests.evaluation.exams import MEAN, STD, RandomImages, pictures
 
 
 def subject_of(size=(16, 24)):

@@ -101,7 +101,8 @@ def run(arguments: Namespace) -> int:
     from attnmix.commands.evaluation_results import collect, write
     from attnmix.commands.exams import Material, answer_settings, common_data, create_exam, parse_shifted
     from attnmix.commands.following import Following
-    from attnmix.commands.subjects import find_sources, open_subject
+    from attnmix.commands.sources import find_sources
+    from attnmix.commands.subjects import open_subject
     from attnmix.evaluation.questions import QUESTIONS
     from attnmix.evaluation.store import AnswerStore
     from attnmix.evaluation.suite import Outcome, add_kept, ask_all

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from attnmix.commands.subjects import Source
+from attnmix.commands.sources import Source
 from attnmix.data import LabelledImages, create_evaluation_set
 from attnmix.data.annotations import EmbeddedTruth, open_annotations
 from attnmix.data.class_names import match_classes
