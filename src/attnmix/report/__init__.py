@@ -8,9 +8,9 @@ from attnmix.report.benchmark import ratio_chart as ratio_chart
 from attnmix.report.benchmark import write_benchmark as write_benchmark
 from attnmix.report.confusion import confusion_matrix as confusion_matrix
 from attnmix.report.curves import learning_curves as learning_curves
-from attnmix.report.evaluation import write_evaluation as write_evaluation
-from attnmix.report.evaluation_tables import evaluation_markdown as evaluation_markdown
-from attnmix.report.evaluation_tables import evaluation_summary as evaluation_summary
+from attnmix.report.evaluation.page import write_evaluation as write_evaluation
+from attnmix.report.evaluation.tables import evaluation_markdown as evaluation_markdown
+from attnmix.report.evaluation.tables import evaluation_summary as evaluation_summary
 from attnmix.report.gallery import GalleryRow as GalleryRow
 from attnmix.report.gallery import gallery as gallery
 from attnmix.report.page import write_report as write_report

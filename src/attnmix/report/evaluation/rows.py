@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnmix.report import evaluation_records as read
-from attnmix.report.evaluation_legend import legend_height
+from attnmix.report.evaluation import records as read
+from attnmix.report.evaluation.legend import legend_height
 from attnmix.report.results import number
 from attnmix.report.style import INK, calm, new_figure, short
 

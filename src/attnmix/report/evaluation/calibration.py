@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from attnmix.report import evaluation_records as read
-from attnmix.report.evaluation_legend import add_legend, legend_height
+from attnmix.report.evaluation import records as read
+from attnmix.report.evaluation.legend import add_legend, legend_height
 from attnmix.report.results import Results, number
 from attnmix.report.style import FAINT, MethodStyle, as_written, calm, method_styles, new_figure, short
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from attnmix.report import evaluation_records as read
-from attnmix.report.evaluation_legend import add_legend, legend_height
+from attnmix.report.evaluation import records as read
+from attnmix.report.evaluation.legend import add_legend, legend_height
 from attnmix.report.results import Results
 from attnmix.report.style import as_written, calm, method_styles, new_figure, say
 

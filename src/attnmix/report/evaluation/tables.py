@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from attnmix.report import evaluation_records as read
+from attnmix.report.evaluation import records as read
 from attnmix.report.page_parts import file_names
 from attnmix.report.results import MISSING, Results, number, show
 from attnmix.report.table import markdown_table
@@ -74,9 +74,10 @@ def summary_rows(results: Results) -> dict[str, list[list[str]]]:
 def evaluation_summary(results: Results) -> Table:
     """The summary for a terminal: a column for each model, the values in groups by question."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("")  # gives way on a narrow terminal
+    table.add_column("", min_width=26)
     for label in read.model_labels(results):
-        table.add_column(Text(label), justify="right", no_wrap=True)
+        # short labels stay whole on a narrow terminal, the names of values give way
+        table.add_column(Text(label), justify="right", overflow="fold", min_width=min(len(label), 10))
     for question, rows in summary_rows(results).items():
         table.add_section()
         table.add_row(Text(question, style="bold"))

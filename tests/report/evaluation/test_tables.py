@@ -5,10 +5,9 @@ import pytest
 from rich.console import Console
 
 from attnmix.report import evaluation_markdown, evaluation_summary
-from attnmix.report.evaluation_records import by_text, model_labels
-from attnmix.report.evaluation_tables import column_text, write_tables
-
-from .evaluation_results import make_evaluation
+from attnmix.report.evaluation.records import by_text, model_labels
+from attnmix.report.evaluation.tables import column_text, write_tables
+from tests.report.evaluation.made_up import make_evaluation
 
 
 @pytest.fixture(scope="module")
@@ -116,5 +115,17 @@ def test_the_terminal_table_reads_no_markup(results):
     text = output.getvalue()
     assert "[red]mine[/red]" in text
     assert max(map(len, text.splitlines())) <= 80
-    assert "first label-content %" in text
+    assert "first label-content %" in " ".join(text.split())
+
+
+def test_nothing_to_summarise():
     assert evaluation_summary({}).row_count == 0
+
+
+def test_short_labels_stay_whole_on_a_narrow_terminal():
+    labels = ["none", "cutmix", "transmix", "smmix", "tl-align"]
+    answers = {label: {"values": {"drift of the label the classifier reads": 0.05}} for label in labels}
+    results = {"models": [{"label": label} for label in labels], "questions": {"x": {"answers": answers}}}
+    output = io.StringIO()
+    Console(file=output, width=80).print(evaluation_summary(results))
+    assert output.getvalue().split()[: len(labels)] == labels

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from attnmix.report import evaluation_records as read
-from attnmix.report.evaluation_legend import CONTROL, add_legend, hatch_of
-from attnmix.report.evaluation_rows import Rows, grouped
+from attnmix.report.evaluation import records as read
+from attnmix.report.evaluation.legend import CONTROL, add_legend, hatch_of
+from attnmix.report.evaluation.rows import Rows, grouped
 from attnmix.report.results import Results, number, show
 from attnmix.report.style import FAINT, as_written, method_styles
 

@@ -5,19 +5,19 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from attnmix.report import evaluation_records as read
-from attnmix.report.evaluation_bars import localisation_bars, mixed_bars, segmentation_bars, shift_bars
-from attnmix.report.evaluation_calibration import reliability
-from attnmix.report.evaluation_dots import class_dots, label_dots
-from attnmix.report.evaluation_lines import (
+from attnmix.report.evaluation import records as read
+from attnmix.report.evaluation.bars import localisation_bars, mixed_bars, segmentation_bars, shift_bars
+from attnmix.report.evaluation.calibration import reliability
+from attnmix.report.evaluation.dots import class_dots, label_dots
+from attnmix.report.evaluation.lines import (
     attack_lines,
     fluctuation_lines,
     noise_lines,
     occlusion_lines,
     shuffle_lines,
 )
-from attnmix.report.evaluation_pictures import MIXED, UNMIXED, mixed_gallery, picture_sheets
-from attnmix.report.evaluation_regions import region_squares
+from attnmix.report.evaluation.pictures import MIXED, UNMIXED, mixed_gallery, picture_sheets
+from attnmix.report.evaluation.regions import region_squares
 from attnmix.report.page_parts import Picture, as_picture
 from attnmix.report.results import Results
 

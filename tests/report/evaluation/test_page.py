@@ -7,9 +7,8 @@ import pytest
 from PIL import Image
 
 from attnmix.report import write_evaluation
-
-from .evaluation_results import make_evaluation
-from .test_page import Page
+from tests.report.evaluation.made_up import make_evaluation
+from tests.report.test_page import Page
 
 FIGURES = {
     "accuracy": {"accuracy-reliability", "accuracy-classes"},

@@ -2,18 +2,17 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from attnmix.report.evaluation_bars import localisation_bars, shift_bars
-from attnmix.report.evaluation_calibration import reliability
-from attnmix.report.evaluation_dots import class_dots, label_dots
-from attnmix.report.evaluation_figures import DRAWINGS
-from attnmix.report.evaluation_legend import CONTROL
-from attnmix.report.evaluation_lines import fluctuation_lines, occlusion_lines, shuffle_lines
-from attnmix.report.evaluation_pictures import MIXED, UNMIXED, gallery_rows, mixed_gallery, picture_sheets
-from attnmix.report.evaluation_regions import region_squares
+from attnmix.report.evaluation.bars import localisation_bars, shift_bars
+from attnmix.report.evaluation.calibration import reliability
+from attnmix.report.evaluation.dots import class_dots, label_dots
+from attnmix.report.evaluation.figures import DRAWINGS
+from attnmix.report.evaluation.legend import CONTROL
+from attnmix.report.evaluation.lines import fluctuation_lines, occlusion_lines, shuffle_lines
+from attnmix.report.evaluation.pictures import MIXED, UNMIXED, gallery_rows, mixed_gallery, picture_sheets
+from attnmix.report.evaluation.regions import region_squares
 from attnmix.report.style import method_styles
-
-from .conftest import texts
-from .evaluation_results import make_evaluation
+from tests.report.conftest import texts
+from tests.report.evaluation.made_up import make_evaluation
 
 NASTY = "$x$ <b>DeiT-S</b> · SMMix"
 

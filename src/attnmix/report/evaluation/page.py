@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from attnmix.report import evaluation_records as read
-from attnmix.report.evaluation_figures import figures_of
-from attnmix.report.evaluation_tables import column_text, summary_rows, table_files, table_text, write_tables
+from attnmix.report.evaluation import records as read
+from attnmix.report.evaluation.figures import figures_of
+from attnmix.report.evaluation.tables import column_text, summary_rows, table_files, table_text, write_tables
 from attnmix.report.page_parts import environment, file_names, moment, sections, setting, write_pictures
 from attnmix.report.results import MISSING, Results, entries, show
 from attnmix.report.style import method_styles, short

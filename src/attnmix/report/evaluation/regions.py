@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attnmix.report import evaluation_records as read
+from attnmix.report.evaluation import records as read
 from attnmix.report.results import MISSING, Results, number
 from attnmix.report.style import INK, as_written, new_figure, short
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from attnmix.report import evaluation_records as read
+from attnmix.report.evaluation import records as read
 from attnmix.report.gallery import WEIGHTS, GalleryRow, gallery
 from attnmix.report.results import MISSING, Results, number, show
 from attnmix.report.sheet import MARGIN, Sheet, draw_map, drawable, outline

@@ -3,9 +3,9 @@
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from attnmix.report import evaluation_records as read
-from attnmix.report.evaluation_legend import CONTROL, add_legend
-from attnmix.report.evaluation_rows import Rows, grouped
+from attnmix.report.evaluation import records as read
+from attnmix.report.evaluation.legend import CONTROL, add_legend
+from attnmix.report.evaluation.rows import Rows, grouped
 from attnmix.report.results import Results, number
 from attnmix.report.style import as_written, method_styles
 
