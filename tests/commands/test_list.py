@@ -63,7 +63,13 @@ def test_models_with_a_filter(capsys):
 
 def test_everything_but_models_when_nothing_is_named(capsys):
     lines = listed(capsys)
-    assert [line for line in lines if not line.startswith(" ")] == ["methods:", "recipes:", "tables:", "data:"]
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "methods:",
+        "recipes:",
+        "tables:",
+        "data:",
+        "questions:",
+    ]
 
 
 def test_wrong_words(capsys):
