@@ -54,7 +54,7 @@ def _described(exam: Exam) -> dict[str, Any]:
         "label": subject.label,
         "network": type(subject.model).__name__,
         "method": subject.method,
-        "method_options": subject.method_options,
+        "method options": ", ".join(f"{name}={value}" for name, value in subject.method_options.items()),
         "parameters": sum(parameter.numel() for parameter in subject.model.parameters()),
         "image size": "x".join(map(str, subject.image_size)),
         "weights": subject.fingerprint[:12],
