@@ -278,6 +278,55 @@ def test_data_has_to_be_said_for_a_timm_model(capsys):
     assert "--data is needed" in capsys.readouterr().err
 
 
+# ------------------------------------------------------------------ what each option changes
+
+
+def tables(out, question):
+    """The tables of the only model's answer."""
+    (answer,) = results(out)["questions"][question]["answers"].values()
+    return answer["tables"]
+
+
+def test_the_seed_draws_other_boxes_and_data_options_reach_the_data(runs, tmp_path):
+    run = str(runs / "runs" / "none-seed0")
+    for seed in ("0", "1"):
+        assert main(["evaluate", run, "--suite", "regions", "--seed", seed, "--out", str(tmp_path / seed)]) == 0
+    assert tables(tmp_path / "0", "regions") != tables(tmp_path / "1", "regions")
+    words = ["evaluate", run, "--suite", "accuracy", "--data_options", "{test_count: 7}"]
+    assert main([*words, "--out", str(tmp_path / "few")]) == 0
+    assert sum(row["images"] for row in tables(tmp_path / "few", "accuracy")["classes"]) == 7
+
+
+def test_another_model_may_say_what_is_salient(runs, tmp_path, capsys):
+    words = ["evaluate", str(runs / "runs" / "none-seed0"), "--suite", "occlusion", "--limit", "6"]
+    words += ["--out", str(tmp_path / "out")]
+    saliency = ["--saliency", f"other={runs / 'runs' / 'transmix-seed0'}"]
+    assert main([*words, *saliency]) == 0
+    (answer,) = results(tmp_path / "out")["questions"]["occlusion"]["answers"].values()
+    assert "the last attention of other looks at" in " ".join(answer["notes"])
+    assert main(words) == 2  # its own attention is another question
+    assert "made with contents of saliency" in capsys.readouterr().err
+
+
+def test_voc_and_its_splits(imagenet, tmp_path):
+    root = tmp_path / "VOC2012"
+    for number, split in enumerate(("val", "val", "train")):
+        save_jpeg(root / "JPEGImages" / f"{number}.jpg", number, (60, 50))
+        mask = np.zeros((50, 60), dtype=np.uint8)
+        mask[10:30, 20:50] = 7
+        mask[30, 20:50] = 255  # void
+        (root / "SegmentationClass").mkdir(exist_ok=True)
+        Image.fromarray(mask).convert("P").save(root / "SegmentationClass" / f"{number}.png")
+        listed = root / "ImageSets" / "Segmentation" / f"{split}.txt"
+        listed.parent.mkdir(parents=True, exist_ok=True)
+        with listed.open("a") as file:
+            file.write(f"{number}\n")
+    words = small("vit_tiny_patch16_224", "--data", str(imagenet), "--suite", "segmentation", "--voc", str(root))
+    for split, count in (("val", 2), ("train", 1)):
+        assert main([*words, "--voc_split", split, "--out", str(tmp_path / f"of-{split}")]) == 0
+        assert [row["images"] for row in tables(tmp_path / f"of-{split}", "segmentation")["scores"]] == [count] * 5
+
+
 def test_weights_that_are_not_finite_fail_what_they_spoil_and_nothing_else(runs, tmp_path, capsys):
     from safetensors.torch import load_file, save_file
 

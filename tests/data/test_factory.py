@@ -36,6 +36,11 @@ def test_an_image_of_the_input_size_is_not_resampled(monkeypatch):
     assert train[3][0].shape == held_out[3][0].shape == (3, 48, 48)
 
 
+def test_what_is_a_streams_option_is_none_of_a_folders(make_folder):
+    with pytest.raises(ValueError, match="batch_size"):
+        create_datasets(str(make_folder()), **MODEL, data_options={"batch_size": 3}, batch_size=3)
+
+
 def test_data_options_reach_the_scenes():
     larger, _ = scenes(data_options={"scale": [0.9, 1.0]})
     smaller, _ = scenes(data_options={"scale": [0.4, 0.5]})

@@ -13,7 +13,7 @@ ORIGINALS = [(97, 140), (140, 97), (64, 64), (33, 300)]  # height, width
 
 
 def evaluation(mode: str, size: tuple[int, int], crop_pct: float):
-    return evaluation_transform((3, *size), **PLAIN, crop_mode=mode, augment={"crop_pct": crop_pct})
+    return evaluation_transform((3, *size), **PLAIN, crop_mode=mode, crop_pct=crop_pct)
 
 
 def where(edge: float, side: int, other: int, target: tuple[int, int], axis: int, mode: str, crop_pct: float):

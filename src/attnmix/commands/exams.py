@@ -135,7 +135,7 @@ def create_exam(
     scenes = None
     if material.voc is not None:
         of_scenes = evaluation_transform(
-            subject.input_size, mean=subject.mean, std=subject.std, **_augment(subject.resizing)
+            subject.input_size, mean=subject.mean, std=subject.std, **subject.resizing
         )
         scenes = open_voc(Path(material.voc).expanduser(), split=material.voc_split, transform=of_scenes)
     fingerprints: dict[str, Any] = {
@@ -179,12 +179,6 @@ def _split_of(typed: str) -> tuple[str, str | None]:
         return typed, None
     name, _, split = typed.partition("@")
     return name, split or None
-
-
-def _augment(resizing: Mapping[str, Any]) -> dict[str, Any]:
-    """The subject's resizing as `evaluation_transform` takes it."""
-    rest = {key: value for key, value in resizing.items() if key != "crop_mode"}
-    return {"augment": rest, "crop_mode": resizing.get("crop_mode", "center")}
 
 
 def _open(

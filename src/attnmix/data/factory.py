@@ -9,7 +9,7 @@ from typing import Any
 from attnmix.data._nearest import check_keys, nearest
 from attnmix.data.digits import Digits
 from attnmix.data.digits_in_scenes import DigitsInScenes
-from attnmix.data.folder import check_same_classes, evaluation_folder, open_folder, split_folder
+from attnmix.data.folder import check_same_classes, evaluation_folder, open_folder
 from attnmix.data.labelled import LabelledImages
 from attnmix.data.timm_sets import PREFIXES, open_timm_set
 from attnmix.data.transforms import Transform, create_transforms, evaluation_options, evaluation_transform
@@ -65,44 +65,28 @@ def create_datasets(
 
     Raises ValueError or FileNotFoundError that names the value at fault and what would be right.
     """
-    options = dict(data_options or {})
-    embedded = name.replace("_", "-")
-    prefix = name.partition("/")[0].lower() if "/" in name else ""
-    is_embedded = embedded in EMBEDDED
+    is_embedded = _embedded(name) in EMBEDDED
     if is_embedded and augment is None:
         augment = {"no_aug": True}
     training, evaluation = create_transforms(
         input_size, mean=mean, std=std, augment=augment, whole_image=is_embedded
     )
-    if is_embedded:
-        open_split = _embedded_opener(embedded, input_size, options)
-        if train_split == "train" and eval_split == "validation":
-            _logger.warning(
-                "%s: validation shares its originals with train; train on train-fit, or evaluate on test",
-                name,
-            )
-        return open_split(train_split, training), open_split(eval_split, evaluation)
-    if prefix in PREFIXES:
-        train, held_out = (
-            open_timm_set(
-                name,
-                split,
-                is_training=is_training,
-                options={"batch_size": batch_size, **options},
-                transform=transform,
-            )
-            for split, is_training, transform in (
-                (train_split, True, training),
-                (eval_split, False, evaluation),
-            )
+    if is_embedded and train_split == "train" and eval_split == "validation":
+        _logger.warning(
+            "%s: validation shares its originals with train; train on train-fit, or evaluate on test", name
         )
-    else:
-        root = _existing_folder(name)
-        check_keys("data_options", options, _FOLDER_KEYS)
-        train, held_out = (
-            open_folder(split_folder(root, split), options=options, transform=transform)
-            for split, transform in ((train_split, training), (eval_split, evaluation))
+    train, held_out = (
+        _open_split(
+            name,
+            split,
+            is_training=is_training,
+            transform=transform,
+            input_size=input_size,
+            options=dict(data_options or {}),
+            batch_size=batch_size,
         )
+        for split, is_training, transform in ((train_split, True, training), (eval_split, False, evaluation))
+    )
     check_same_classes(train.class_names, held_out.class_names, repr(name))
     return train, held_out
 
@@ -138,51 +122,71 @@ def create_evaluation_set(
 
     Raises ValueError or FileNotFoundError that names the value at fault and what would be right.
     """
-    options = dict(data_options or {})
-    embedded = name.replace("_", "-")
-    prefix = name.partition("/")[0].lower() if "/" in name else ""
-    if embedded in EMBEDDED and crop_mode != "squash":  # a model of other data: scenes are shown whole
-        crop_pct, crop_mode = None, "squash"
+    if _embedded(name) in EMBEDDED:
+        # a model of other data crops by other habits: scenes are shown whole
+        crop_pct, crop_mode = (crop_pct if crop_mode == "squash" else None) or 1.0, "squash"
     transform = evaluation_transform(
-        input_size,
-        mean=mean,
-        std=std,
-        augment={"interpolation": interpolation, "crop_pct": crop_pct},
-        crop_mode=crop_mode,
-        whole_image=embedded in EMBEDDED,
+        input_size, mean=mean, std=std, crop_pct=crop_pct, crop_mode=crop_mode, interpolation=interpolation
     )
-    if embedded in EMBEDDED:
-        return _embedded_opener(embedded, input_size, options)(split or "test", transform), transform
-    if prefix in PREFIXES:
-        options = {"batch_size": batch_size, **options}
-        found = open_timm_set(
-            name,
-            split or "validation",
-            is_training=False,
-            options=options,
-            transform=transform,
-            tolerated=TOLERATED,
-        )
-        return found, transform
-    check_keys("data_options", options, _FOLDER_KEYS)
-    folder = evaluation_folder(_existing_folder(name), split)
-    return open_folder(folder, options=options, transform=transform, tolerated=TOLERATED), transform
+    images = _open_split(
+        name,
+        split,
+        is_training=False,
+        transform=transform,
+        input_size=input_size,
+        options=dict(data_options or {}),
+        batch_size=batch_size,
+        tolerated=TOLERATED,
+    )
+    return images, transform
 
 
 def evaluation_settings(name: str, input_size: Sequence[int], augment: Mapping[str, Any] | None) -> dict[str, Any]:
     """How `create_datasets` resizes and crops for evaluation: `crop_pct`, `crop_mode`, `interpolation`."""
-    return evaluation_options(input_size, augment=augment, whole_image=name.replace("_", "-") in EMBEDDED)
+    return evaluation_options(input_size, augment=augment, whole_image=_embedded(name) in EMBEDDED)
 
 
-def _embedded_opener(
-    name: str, input_size: Sequence[int], options: dict[str, Any]
-) -> Callable[[str, Transform], LabelledImages]:
+def _embedded(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _open_split(
+    name: str,
+    split: str | None,
+    *,
+    is_training: bool,
+    transform: Transform,
+    input_size: Sequence[int],
+    options: dict[str, Any],
+    batch_size: int | None,
+    tolerated: int = 3,
+) -> LabelledImages:
+    """One split of any kind of data; None: what there is to evaluate on."""
+    if name.partition("/")[0].lower() in PREFIXES and "/" in name:
+        return open_timm_set(
+            name,
+            split or "validation",
+            is_training=is_training,
+            options={"batch_size": batch_size, **options},
+            transform=transform,
+            tolerated=tolerated,
+        )
+    if _embedded(name) in EMBEDDED:
+        return _open_embedded(_embedded(name), split or "test", transform, input_size, options)
+    root = _existing_folder(name)
+    check_keys("data_options", options, _FOLDER_KEYS)
+    return open_folder(evaluation_folder(root, split), options=options, transform=transform, tolerated=tolerated)
+
+
+def _open_embedded(
+    name: str, split: str, transform: Transform, input_size: Sequence[int], options: dict[str, Any]
+) -> LabelledImages:
     data_class, _ = EMBEDDED[name]
     known = set(inspect.signature(data_class).parameters) - {"split", "transform"}
     check_keys(f"data_options ({name})", options, known)
     if "size" in known:
         options.setdefault("size", max(input_size[1:]))
-    return lambda split, transform: data_class(split, transform=transform, **options)
+    return data_class(split, transform=transform, **options)
 
 
 def _existing_folder(name: str) -> Path:

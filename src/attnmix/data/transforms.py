@@ -49,19 +49,16 @@ def create_transforms(
     _check_values(augment)
     channels, height, width = _check_input(input_size, mean, std)
     augment = {**for_evaluation, **({"hflip": 0.0} if whole_image else {}), **augment}
-    shared = {"input_size": (channels, height, width), "mean": tuple(mean), "std": tuple(std)}
-    evaluation = create_transform(**shared, **for_evaluation, is_training=False)
+    evaluation = evaluation_transform(input_size, mean=mean, std=std, **for_evaluation)
     if augment.pop("no_aug", False):
-        training = evaluation
-    else:
-        try:
-            training = create_transform(**shared, **augment, is_training=True)
-        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-            reason = str(error) or type(error).__name__
-            raise ValueError(f"timm cannot make a transform of augment {augment}: {reason}") from error
-    if channels == 1:
-        training, evaluation = Compose([Grayscale(), training]), Compose([Grayscale(), evaluation])
-    return training, evaluation
+        return evaluation, evaluation
+    shared = {"input_size": (channels, height, width), "mean": tuple(mean), "std": tuple(std)}
+    try:
+        training = create_transform(**shared, **augment, is_training=True)
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"timm cannot make a transform of augment {augment}: {reason}") from error
+    return (Compose([Grayscale(), training]) if channels == 1 else training), evaluation
 
 
 def evaluation_transform(
@@ -69,30 +66,24 @@ def evaluation_transform(
     *,
     mean: Sequence[float],
     std: Sequence[float],
-    augment: Mapping[str, Any] | None = None,
-    crop_mode: str | None = None,
-    whole_image: bool = False,
+    crop_pct: float | None = None,
+    crop_mode: str = "center",
+    interpolation: str = "bicubic",
 ) -> Transform:
-    """The evaluation transform alone; arguments as `create_transforms`.
+    """The evaluation transform alone, `crop_mode` being timm's; the rest as in `create_transforms`' `augment`.
 
-    `crop_mode` is timm's; None: "squash" where `whole_image`, else "center".
-
-    Raises ValueError for an unknown key or a value timm cannot use.
+    Raises ValueError for a value timm cannot use.
     """
-    if crop_mode is not None and crop_mode not in CROP_MODES:
+    if crop_mode not in CROP_MODES:
         raise ValueError(
             f"crop_mode {crop_mode!r}{nearest(crop_mode, CROP_MODES)}; known: {', '.join(CROP_MODES)}"
         )
-    given = _given(augment)
+    given = _given({"crop_pct": crop_pct, "interpolation": interpolation})
     _check_values(given)
     channels, height, width = _check_input(input_size, mean, std)
-    options = evaluation_options(input_size, augment=given, whole_image=whole_image)
+    options = {**evaluation_options(input_size, augment=given), "crop_mode": crop_mode}
     found = create_transform(
-        (channels, height, width),
-        mean=tuple(mean),
-        std=tuple(std),
-        **{**options, "crop_mode": crop_mode or options["crop_mode"]},
-        is_training=False,
+        (channels, height, width), mean=tuple(mean), std=tuple(std), **options, is_training=False
     )
     return Compose([Grayscale(), found]) if channels == 1 else found
 

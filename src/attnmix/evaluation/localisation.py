@@ -152,7 +152,7 @@ def _ask(exam: Exam) -> Answer:
         more = ", ..." if left_out > len(without) else ""
         notes.append(f"left out {left_out} images without a box in view: {', '.join(without)}{more}")
     values = {key: rows[0][key] for key in ("mIoU %", "MaxBoxAcc %")}
-    return Answer(values=values, tables={"scores": rows}, notes=notes, arrays={})
+    return Answer(values=values, tables={"scores": rows}, notes=notes)
 
 
 def _with_boxes(exam: Exam) -> Iterator[tuple[Tensor, list[Tensor], list[str]]]:

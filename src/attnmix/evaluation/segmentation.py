@@ -57,7 +57,7 @@ def _ask(exam: Exam) -> Answer:
         notes += unread(images, "the scenes")
     if left_out:
         notes.append(f"left out {left_out} images without an object pixel in view")
-    return Answer(values={"Jaccard %": percent[ATTENTION]}, tables={"scores": rows}, notes=notes, arrays={})
+    return Answer(values={"Jaccard %": percent[ATTENTION]}, tables={"scores": rows}, notes=notes)
 
 
 def _scenes(exam: Exam) -> tuple[LabelledImages, Truth | None]:
