@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from timm.data import create_transform
 
+from attnmix.data.posterize import _operations
 from attnmix.data.transforms import AUGMENT_KEYS, create_transforms, evaluation_options
 from attnmix.training.recipe import Augment
 from tests.data.conftest import save_image
@@ -155,3 +156,18 @@ def test_a_recipes_defaults_leave_flip_and_crop_to_the_data(whole_image):
 
 def test_every_known_key_is_one_of_timms():
     assert set(inspect.signature(create_transform).parameters) >= AUGMENT_KEYS
+
+
+@pytest.mark.parametrize("policy", ["rand-m9-mstd0.5-inc1", "original", "v0"])
+def test_no_strength_of_posterize_asks_pillow_for_no_bits(policy):
+    training, _ = create_transforms(
+        (3, 32, 32), mean=(0.5,) * 3, std=(0.5,) * 3, augment={"auto_augment": policy, "hflip": 0.5}
+    )
+    operations = [op for op in _operations(training) if op.name.startswith("Posterize")]
+    image = Image.new("RGB", (8, 8), (200, 100, 50))
+    for op in operations:
+        op.prob = 1.0
+        for magnitude in (0, 1, 9, 10):
+            op.magnitude, op.magnitude_std = magnitude, 0
+            assert max(op(image).getpixel((0, 0))) >= 128  # the highest bit is left
+    assert operations

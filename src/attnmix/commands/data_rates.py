@@ -49,13 +49,13 @@ def measure_rates(
         try:
             model = step_rate(
                 step,
-                images=len(labels),
+                images=len(images),
                 steps=steps,
                 device=accelerator.device,
                 progress=shown("model"),
             )
         except torch.OutOfMemoryError as error:
-            raise ValueError(f"batch_size {len(labels)} does not fit on {accelerator.device}: lower it") from error
+            raise ValueError(f"batch_size {len(images)} does not fit on {accelerator.device}: lower it") from error
         loaders = {}
         for workers in workers_list:
             loaders[workers] = loader_rate(

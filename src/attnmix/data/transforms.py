@@ -8,6 +8,7 @@ from timm.data import create_transform
 from torchvision.transforms import Compose, Grayscale
 
 from attnmix.data._nearest import check_keys, nearest
+from attnmix.data.posterize import keep_a_bit
 
 Transform = Callable[[Image.Image], Any]
 
@@ -58,6 +59,7 @@ def create_transforms(
     except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = str(error) or type(error).__name__
         raise ValueError(f"timm cannot make a transform of augment {augment}: {reason}") from error
+    keep_a_bit(training)
     return (Compose([Grayscale(), training]) if channels == 1 else training), evaluation
 
 
