@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView
 from attnmix.methods import MixMethod
-from attnmix.mixing import MixedBatch
+from attnmix.methods.base import Labels
+from attnmix.mixing import MixedBatch, class_labels
 
 
 class MixingModel(nn.Module):
@@ -26,11 +27,11 @@ class MixingModel(nn.Module):
         self.method = method
         method.bind(self.view)
 
-    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Any]:
+    def forward(self, images: Tensor, labels: Labels) -> dict[str, Any]:
         """See `MixTask.forward`."""
         out = self.method(self.view, images, labels)
         # a step that draws Mixup may leave what the method added unused: DistributedDataParallel wants all of it
-        idle = [parameter.sum() for parameter in self.method.parameters()]
+        idle = [parameter.sum() for parameter in self.method.parameters() if parameter.requires_grad]
         return {**out, "loss": out["loss"] + 0.0 * torch.stack(idle).sum()} if idle else out
 
     def no_weight_decay(self) -> set[str]:
@@ -89,13 +90,13 @@ class MixTask(TrainingTask):
             )
 
     def forward(
-        self, images: Tensor | None = None, labels: Tensor | None = None, *, pixel_values: Tensor | None = None
+        self, images: Tensor | None = None, labels: Labels | None = None, *, pixel_values: Tensor | None = None
     ) -> dict[str, Any]:
         """Mix a batch, run the model on it, and return the loss.
 
         Args:
             images: `[B, C, H, W]` float, left as they are.
-            labels: `[B]` int64, or `[B, num_classes]` soft.
+            labels: `[B]` int64, or `[B, num_classes]` soft; `LabelMaps` for methods that take them.
             pixel_values: what transformers calls the images, so that its batches go in as they are:
                 `task(**batch)`.
 
@@ -115,10 +116,10 @@ class MixTask(TrainingTask):
         return self.trainable_module(images, labels)
 
     @torch.no_grad()
-    def mix(self, images: Tensor, labels: Tensor) -> MixedBatch:
+    def mix(self, images: Tensor, labels: Labels) -> MixedBatch:
         """Mix pixels only, to look at them; draws from the method's generator as a step does."""
         self._check(images, labels)
-        return self.method.mix(self.view, images)
+        return self.method.mix(self.view, images, labels)
 
     @property
     def view(self) -> BackboneView:
@@ -190,11 +191,12 @@ class MixTask(TrainingTask):
             self.method.load_state_dict(state["method"], strict=strict)
             self.method.generator.set_state(state["generator"].cpu())
 
-    def _check(self, images: Tensor, labels: Tensor) -> None:
+    def _check(self, images: Tensor, labels: Labels) -> None:
         if images.ndim != 4 or not images.is_floating_point():
             raise ValueError(
                 f"images of shape {tuple(images.shape)} and type {images.dtype}: want [B, C, H, W] floats"
             )
-        if len(labels) != len(images):
-            raise ValueError(f"{len(images)} images but {len(labels)} labels")
+        count = len(class_labels(labels))
+        if count != len(images):
+            raise ValueError(f"{len(images)} images but {count} labels")
         self.view.token_grid_size(images.shape[-2:])

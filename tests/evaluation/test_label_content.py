@@ -54,7 +54,7 @@ def test_error_of_area_labels_equals_a_plain_loop(make_vit, pictures):
     by_draw = []
     for _ in range(192):
         index = torch.randperm(12, generator=order)[:8]
-        mixed = draws.mix(None, images[index])
+        mixed = draws.mix(None, images[index], labels[index])
         by_draw.append([])
         for i in range(8):
             partner = index[mixed.source_index[i]]

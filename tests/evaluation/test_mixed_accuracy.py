@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from attnmix.evaluation.exam import Exam, ImageSet
-from attnmix.evaluation.mixed_accuracy import QUESTION, mixing_method, pixel_mixers, right_of_two
+from attnmix.evaluation.mixed_accuracy import MIXERS, QUESTION, mixing_method, right_of_two
 from attnmix.evaluation.subject import Subject
 from tests.conftest import tiny_vit
 from tests.evaluation.exams import RandomImages, tiny_exam, tiny_subject
@@ -19,11 +19,10 @@ def test_right_of_two_by_hand():
     assert (first.item(), both.item()) == (True, False)
 
 
-def test_methods_are_those_with_pixels_of_their_own():
-    assert pixel_mixers() == ["mixup", "cutmix", "smmix", "tl-align"]
-    for name in pixel_mixers():
-        assert mixing_method(name, num_classes=3, seed=0).shares["keep"] == 0
-    assert mixing_method("cutmix", num_classes=3, seed=0).shares["paste"] == 1
+@pytest.mark.parametrize("name", MIXERS)
+def test_every_mixer_mixes_at_every_step_by_pasting_where_it_can(name):
+    shares = mixing_method(name, num_classes=3, seed=0).shares
+    assert shares == {"keep": 0, "blend": name == "mixup", "paste": name != "mixup"}
 
 
 def rows_of(answer):
@@ -40,7 +39,7 @@ def test_the_answer_is_that_of_a_plain_loop():
         seen = right = exact = 0
         for start in range(0, 21, 8):
             index = order[start : start + 8]
-            mixed = method.mix(None, torch.stack([data[i][0] for i in index]))
+            mixed = method.mix(None, torch.stack([data[i][0] for i in index]), index)
             for place, i in enumerate(index):
                 classes = {data[i][1], data[index[place - 1]][1]}
                 if len(classes) == 1:

@@ -10,15 +10,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import attnmix
 from tests.conftest import NUM_CLASSES, tiny_vit
-
-NAMES = list(attnmix.METHODS)
+from tests.methods.settings import NAMES, options_for
 
 
 def make_task(name, model=None, **options):
-    pasting = {} if name in ("none", "mixup") else {"mixup_prob": 0.0}
-    if name == "tokenmixup":
-        options = {"horizontal": 1, "vertical": 2, "tau": torch.inf, "rho": 0.0, **options}
-    method = attnmix.create_method(name, num_classes=NUM_CLASSES, **pasting, **options)
+    method = attnmix.create_method(name, num_classes=NUM_CLASSES, **options_for(name, tiny_vit, **options))
     return attnmix.MixTask(model or tiny_vit(), method)
 
 
@@ -57,7 +53,7 @@ def test_a_compiled_model_gives_the_eager_step(name, precision):
 def test_gradient_checkpointing_gives_the_same_step_or_says_why_not(name):
     model = tiny_vit()
     model.set_grad_checkpointing(True)
-    if name == "tokenmixup":
+    if name in ("tokenmixup", "manifold-mixup"):
         with pytest.raises(ValueError, match="checkpoints gradients.*switch gradient checkpointing off"):
             make_task(name, model)
         return
@@ -78,7 +74,7 @@ def one_process(rank, world, folder):
     mine = slice(4 * rank, 4 * rank + 4)
     found = {}
     for name in NAMES:
-        task = make_task(name, mode="batch") if name != "none" else make_task(name)
+        task = make_task(name, mode="batch")
         step = DistributedDataParallel(task)
         losses = []
         for _ in range(2):
@@ -99,7 +95,7 @@ def test_two_processes_give_the_mean_of_two_single_ones(tmp_path):
     for name in NAMES:
         singles = []
         for rank in range(2):
-            task = make_task(name, mode="batch") if name != "none" else make_task(name)
+            task = make_task(name, mode="batch")
             losses = []
             for _ in range(2):
                 task.zero_grad()

@@ -255,11 +255,11 @@ def test_the_clean_pass_is_as_at_inference_and_leaves_no_mark(make_vit):
     model = make_vit(drop_path_rate=0.5, proj_drop_rate=0.3).train()
     model.fc_norm = nn.Identity()
     model.norm_pre = nn.BatchNorm1d(25)  # statistics that a training-mode pass would move
-    task, (images, _) = make_task(model), make_batch(4)
+    task, (images, labels) = make_task(model), make_batch(4)
     reference = copy.deepcopy(model).eval()
     before = copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
-    guide = task.method.plan(task.view, images).guide
+    guide = task.method.plan(task.view, images, labels).guide
     assert torch.allclose(guide.clean_logits, reference(images), atol=1e-6)
     assert not guide.clean_logits.requires_grad
     assert torch.get_rng_state().equal(state)
@@ -371,7 +371,7 @@ def test_one_side_ratio_draws_every_size_between_its_ends(make_vit):
         ({"regions": "boxes"}, 'regions is "boxes", but must be one of attention, cutmix'),
         ({"source": "min"}, 'source is "min", but must be one of max, random'),
         ({"target": "mid"}, 'target is "mid", but must be one of min, max, corr'),
-        ({"label": "trans"}, 'label is "trans", but must be one of area, transmix, tl-align'),
+        ({"label": "trans"}, 'label is "trans", but must be one of area, transmix, transmix-image, tl-align'),
     ],
 )
 def test_wrong_options_are_named(options, message):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch.nn.functional as F
@@ -26,6 +26,7 @@ from attnmix.attention.flow import (
     share_out,
 )
 from attnmix.backbone.families import layout_of
+from attnmix.backbone.modes import evaluating
 
 
 class BackboneView:
@@ -101,16 +102,9 @@ class BackboneView:
         """
         return self.layout.logits(self.layout.classify(tokens))
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> AbstractContextManager[None]:
         """Evaluation mode for a while; each module gets its own flag back, also after an exception."""
-        flags = [(module, module.training) for module in self.model.modules()]
-        try:
-            self.model.eval()
-            yield
-        finally:
-            for module, training in flags:
-                module.training = training
+        return evaluating(self.model)
 
     def _run(self, images: Tensor) -> tuple[Tensor, Any]:
         return self.layout.features_and_logits(images)

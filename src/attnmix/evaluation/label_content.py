@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from attnmix.backbone import BackboneView
 from attnmix.evaluation.exam import Answer, Exam, Question, no_attention
 from attnmix.evaluation.pasting import options_of_pasting, pasting_members, pasting_method, spelled_out
-from attnmix.methods import METHODS, MixMethod, method_options
+from attnmix.methods import MixMethod, method_options
 from attnmix.methods.transmix import attention_weight
 from attnmix.mixing import MixedBatch
 from attnmix.task import MixTask
 
 LOOKED_AT = 512
+POLICIES = ("cutmix", "transmix", "smmix", "tl-align")  # asked of every model
 DRAWS, BATCH = 192, 8  # SMMix draws one window size per batch: many small ones
 
 
@@ -55,9 +56,14 @@ def visible_share(mixed: MixedBatch, masks: Tensor) -> Tensor:
     Returns:
         `[B]` in [0, 1]; NaN where no object pixel is left.
     """
-    assert mixed.source_mask is not None
-    visible = mixed.draw.apply(masks[:, None].float()).images[:, 0] > 0.5
-    return (visible & mixed.source_mask).sum(dim=(1, 2)) / visible.sum(dim=(1, 2))
+    visible = mixed.draw.apply(masks[:, None].float()).images[:, 0]
+    if mixed.source_mask is not None:
+        visible = (visible > 0.5).float()
+        of_source = visible * mixed.source_mask
+    else:  # a soft mask: both show through, each as much as it is there
+        assert mixed.source_share is not None
+        of_source = (visible - (1 - mixed.source_share) * masks).clamp(min=0)
+    return of_source.sum(dim=(1, 2)) / visible.sum(dim=(1, 2))
 
 
 def label_content_error(
@@ -212,10 +218,14 @@ def _ask(exam: Exam) -> Answer:
 
 
 def _policies(trained_with: str | None, options: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Every method that pastes, as it is; then the one trained with, where it pastes in another way."""
-    plain = [name for name, kind in METHODS.items() if kind.base_option is None and pasting_members(name, {})]
-    own = options_of_pasting(trained_with, options) if trained_with else {}
-    return [*((name, {}) for name in plain), *([(trained_with, own)] if trained_with and own else [])]
+    """The papers' methods, as they are; then the one trained with, where it pastes in another way."""
+    plain: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in POLICIES]
+    if trained_with is None or not pasting_members(trained_with, options):
+        return plain
+    own = (trained_with, options_of_pasting(trained_with, options))
+    # TokenMixup's labels are its base's
+    known = own in plain or own == ("tokenmixup", {})
+    return plain if known else [*plain, own]
 
 
 def _policy_error(

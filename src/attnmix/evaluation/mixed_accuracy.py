@@ -7,9 +7,11 @@ from torch import Tensor
 
 from attnmix.evaluation.exam import Answer, Exam, Question, no_attention
 from attnmix.evaluation.pasting import pasting_method
-from attnmix.methods import METHODS, MixMethod, create_method
+from attnmix.methods import MixMethod, create_method
 from attnmix.task import MixTask
 
+# one for each way of the papers' to mix pixels: TransMix pastes CutMix's boxes, TokenMixup its base's
+MIXERS = ("mixup", "cutmix", "smmix", "tl-align")
 LOOKED_AT = 512
 BATCH = 8  # SMMix draws one window size per batch
 
@@ -31,15 +33,6 @@ def right_of_two(logits: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor
     return hits[:, 0], hits.all(dim=1)
 
 
-def pixel_mixers() -> list[str]:
-    """The methods that mix pixels, one for each way: TransMix pastes CutMix's, TokenMixup its base's."""
-    ways: dict[Any, str] = {}
-    for name, kind in METHODS.items():
-        if kind.base_option is None and create_method(name, num_classes=2).shares["keep"] < 1:
-            ways.setdefault(kind.plan, name)
-    return list(ways.values())
-
-
 def mixing_method(name: str, *, num_classes: int, seed: int) -> MixMethod:
     """A method that mixes at every step and each image in its own way, by pasting where it can."""
     return pasting_method(name, num_classes=num_classes, seed=seed) or create_method(
@@ -54,7 +47,7 @@ def _ask(exam: Exam) -> Answer:
     order = torch.randperm(len(picked.labels), generator=torch.Generator().manual_seed(exam.seed))
     order = order.to(picked.images.device)
     rows, notes = [], []
-    for name in pixel_mixers():
+    for name in MIXERS:
         method = mixing_method(name, num_classes=_num_outputs(exam), seed=exam.seed)
         try:
             task = MixTask(exam.subject.model, method)

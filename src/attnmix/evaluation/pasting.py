@@ -19,8 +19,9 @@ def pasting_method(name: str, *, num_classes: int, seed: int = 0, **options: Any
         return None
     known = set().union(*(method_options(member, options) for member in members))
     forced = {**PASTES, "seed": seed}
-    if options.get("pairing", "flip") == "flip":
-        forced["pairing"] = "roll"  # nobody is his own partner
+    # nobody is his own partner; a method without the option pairs images by their content
+    if "pairing" in known and options.get("pairing", "flip") == "flip":
+        forced["pairing"] = "roll"
     kept = {option: value for option, value in options.items() if option in known}
     return create_method("+".join(members), num_classes=num_classes, **{**kept, **forced})
 

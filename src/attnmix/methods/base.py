@@ -11,8 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView
+from attnmix.methods.about import About
 from attnmix.methods.labels import AreaLabel, LabelPolicy
-from attnmix.mixing import MixedBatch, mix_targets, soft_targets
+from attnmix.mixing import LabelMaps, MixedBatch, class_labels, mix_targets, soft_targets
+
+Labels = Tensor | LabelMaps  # [B] int64, [B, C] soft, or either with a score map per image
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,13 @@ class Plan:
         mixed: the batch after mixing; label weights as the pixels give them.
         guide: what the drawing method leaves for its own losses.
         method: whose plan it is, where several are drawn from.
+        targets: label distributions `[B, C]` of the unmixed images, where they follow from the images themselves.
     """
 
     mixed: MixedBatch
     guide: Any = None
     method: MixMethod | None = None
+    targets: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,17 @@ class MixMethod(nn.Module):
         ValueError: an option outside its range, naming it.
     """
 
+    about: ClassVar[About]
+    # whether images are moved or erased: then even identical ones change
+    moves_content: ClassVar[bool] = False
+    # the option that names another model, without which it does not train
+    teacher_option: ClassVar[str | None] = None
+    # whether the source's label weight is another than its share of the pixels, already as it is drawn
+    own_weight: ClassVar[bool] = False
+    # whether targets are another's than the mixed labels: a teacher's
+    own_labels: ClassVar[bool] = False
+    # whether a teacher's score maps that come with the labels are of use to it
+    takes_label_maps: ClassVar[bool] = False
     # the option that names another method, whose options are then accepted too; by its name, defaults of our own
     base_option: ClassVar[str | None] = None
     base_defaults: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -83,6 +99,11 @@ class MixMethod(nn.Module):
         """How often a step keeps the batch, blends (Mixup) or pastes: compare what blends alike."""
         return {"keep": 1.0, "blend": 0.0, "paste": 0.0}
 
+    @property
+    def needs_label_maps(self) -> bool:
+        """Whether labels have to come with score maps, as it asks no teacher itself."""
+        return False
+
     def bind(self, view: BackboneView) -> None:
         """Check that the method can work on this model, and make the parameters it adds. Called once.
 
@@ -91,8 +112,8 @@ class MixMethod(nn.Module):
         """
         self.label.bind(view)
 
-    def plan(self, view: BackboneView, images: Tensor) -> Plan:
-        """Draw a mix and apply it to the pixels `[B, C, H, W]`; may look at the model."""
+    def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
+        """Draw a mix and apply it to the pixels `[B, C, H, W]`; may look at the model, and at the labels."""
         raise NotImplementedError
 
     def run(self, view: BackboneView, plan: Plan) -> Run:
@@ -104,14 +125,14 @@ class MixMethod(nn.Module):
         """Scalar losses beside the cross-entropy; `targets` `[B, C]` are the unmixed images'."""
         return {}
 
-    def mix(self, view: BackboneView, images: Tensor) -> MixedBatch:
+    def mix(self, view: BackboneView, images: Tensor, labels: Labels) -> MixedBatch:
         """Draw a mix and apply it to the pixels: `[B, C, H, W]` -> `MixedBatch`."""
-        return self.plan(view, images).mixed
+        return self.plan(view, images, labels).mixed
 
-    def forward(self, view: BackboneView, images: Tensor, labels: Tensor) -> dict[str, Any]:
+    def forward(self, view: BackboneView, images: Tensor, labels: Labels) -> dict[str, Any]:
         """One training step up to the loss; see `MixTask` for what the dictionary holds."""
-        targets = self.targets(labels)
-        plan = self.plan(view, images)
+        plan = self.plan(view, images, labels)
+        targets = self.targets_of(plan, labels)
         run = self.run(view, plan)
         target = mix_targets(targets, run.mixed.source_index, run.mixed.source_weight)
         return self.outcome(run, target, self.losses(view, plan, run, targets))
@@ -122,9 +143,13 @@ class MixMethod(nn.Module):
             if isinstance(module, MixMethod):
                 module.generator = generator
 
-    def targets(self, labels: Tensor) -> Tensor:
+    def targets(self, labels: Labels) -> Tensor:
         """Smoothed label distributions `[B, C]` of the unmixed images."""
-        return soft_targets(labels, num_classes=self.num_classes, smoothing=self.smoothing)
+        return soft_targets(class_labels(labels), num_classes=self.num_classes, smoothing=self.smoothing)
+
+    def targets_of(self, plan: Plan, labels: Labels) -> Tensor:
+        """The plan's own label distributions `[B, C]` of the unmixed images, or the labels'."""
+        return self.targets(labels) if plan.targets is None else plan.targets
 
     def outcome(
         self, run: Run, target: Tensor, losses: dict[str, Tensor], stats: dict[str, Tensor] | None = None

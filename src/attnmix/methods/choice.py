@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod, Plan, Run
+from attnmix.methods.about import About
+from attnmix.methods.base import Labels, MixMethod, Plan, Run
 
 
 class Choice(MixMethod):
@@ -24,6 +25,8 @@ class Choice(MixMethod):
     Raises:
         ValueError: no member, members of different class counts, or weights that do not fit.
     """
+
+    about = About(paper="-", images="a or b, with equal chances", labels="a's or b's")
 
     def __init__(
         self, methods: Sequence[MixMethod], weights: Sequence[float] | None = None, *, seed: int = 0
@@ -56,10 +59,10 @@ class Choice(MixMethod):
         for method in self.methods:
             method.bind(view)
 
-    def plan(self, view: BackboneView, images: Tensor) -> Plan:
+    def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """The drawn member's plan, which remembers whose it is."""
         member = self._draw()
-        plan = member.plan(view, images)
+        plan = member.plan(view, images, labels)
         return plan if plan.method is not None else replace(plan, method=member)
 
     def run(self, view: BackboneView, plan: Plan) -> Run:
@@ -72,7 +75,7 @@ class Choice(MixMethod):
         assert plan.method is not None
         return plan.method.losses(view, plan, run, targets)
 
-    def forward(self, view: BackboneView, images: Tensor, labels: Tensor) -> dict[str, Any]:
+    def forward(self, view: BackboneView, images: Tensor, labels: Labels) -> dict[str, Any]:
         """The drawn member's step."""
         return self._draw()(view, images, labels)
 

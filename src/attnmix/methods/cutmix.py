@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod, Plan
+from attnmix.methods.about import About
+from attnmix.methods.base import Labels, MixMethod, Plan
 from attnmix.mixing import MixSampler
 
 
@@ -24,6 +25,8 @@ class CutMix(MixMethod):
         smoothing: label smoothing.
         seed: of the method's generator.
     """
+
+    about = About(paper="Yun et al., ICCV 2019", images="a random box pasted", labels="by area")
 
     def __init__(
         self,
@@ -46,7 +49,7 @@ class CutMix(MixMethod):
         """How often a step keeps, blends or pastes."""
         return self.sampler.shares
 
-    def plan(self, view: BackboneView, images: Tensor) -> Plan:
+    def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """Draw and paste, or blend."""
         batch, _, height, width = images.shape
         return Plan(self.sampler.draw(batch, (height, width), self.generator).apply(images))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
-import timm
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +12,7 @@ from attnmix.attention import AttentionTap
 from attnmix.attention.flow import share_out
 from attnmix.attention.rollout import mean_over_blocks
 from attnmix.backbone import BackboneView
+from attnmix.methods.frozen import as_seen_by, frozen_model
 from attnmix.mixing import fold_tokens
 from attnmix.mixing.draws import check_choice
 
@@ -54,14 +53,15 @@ class AttentionGuide:
         self.block = block
         self.blocks = None if attention.endswith("rollout") else [block]
         # no submodule of the method: it is neither trained nor saved
-        self.provider = None if provider is None else BackboneView(_frozen(provider, provider_options or {}))
+        self.provider = None if provider is None else BackboneView(frozen_model(provider, provider_options))
 
-    def bind(self, view: BackboneView, *, reader: str) -> None:
+    def bind(self, view: BackboneView, *, reader: str, way_out: str | None = None) -> None:
         """Check that the attention can be read from this model, or from the provider.
 
         Args:
             view: the model under training.
             reader: the method's name, for messages.
+            way_out: the option to use where there is no class row; None: this guide's own.
 
         Raises:
             ValueError: no class row, no such block, tokens that change between blocks under a rollout.
@@ -72,9 +72,10 @@ class AttentionGuide:
         view.require_all_tokens()
         if self.attention.startswith("class") and not view.has_class_row:
             other = self.attention.replace("class", "image")
+            way_out = way_out or f'attention="{other}"'
             raise ValueError(
                 f"{view.name} classifies by no class token whose attention {reader} could read; "
-                f'use attention="{other}", or a model with a class token'
+                f"use {way_out}, or a model with a class token"
             )
         view.check_guide(self.blocks, self.attention)
 
@@ -126,7 +127,7 @@ class AttentionGuide:
             return view, images
         model = self.provider.model.to(images.device)
         dtype = next(model.parameters()).dtype
-        return self.provider, _as_the_provider_sees(images.to(dtype), view.model, model)
+        return self.provider, as_seen_by(images.to(dtype), view.model, model)
 
     def _forward(self, guide: BackboneView, images: Tensor) -> Tensor:
         try:
@@ -153,37 +154,3 @@ class AttentionGuide:
             return mean_over_blocks([view.image_attention(tap, block, size) for block in calls])
         read = view.class_attention if self.attention == "class" else view.image_attention
         return read(tap, self.block, size)
-
-
-def _frozen(provider: str | nn.Module, options: Mapping[str, Any]) -> nn.Module:
-    if isinstance(provider, nn.Module):
-        return provider
-    folders = [
-        folder for folder in (Path(provider), Path(provider) / "model") if (folder / "config.json").is_file()
-    ]
-    if not folders and (Path(provider).exists() or provider.startswith((".", "/"))):
-        raise ValueError(f"provider {provider!r} holds no exported model (a run's folder has one in OUT/model)")
-    name = f"local-dir:{folders[0]}" if folders else provider
-    try:
-        model = timm.create_model(name, **{"pretrained": True, **options})
-    except Exception as error:  # unknown name, no network, weights that do not fit: all are the user's to mend
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(
-            f"provider {provider!r} is neither the folder of a run nor a model that timm can make with options "
-            f"{dict(options)}: {reason}"
-        ) from error
-    return model.requires_grad_(False)
-
-
-def _as_the_provider_sees(images: Tensor, model: nn.Module, provider: nn.Module) -> Tensor:
-    """Normalised as the provider was trained, where both models say how they were."""
-    ours, theirs = (getattr(each, "pretrained_cfg", None) or {} for each in (model, provider))
-    known = all(cfg.get(key) for cfg in (ours, theirs) for key in ("mean", "std"))
-    if not known or all(tuple(ours[key]) == tuple(theirs[key]) for key in ("mean", "std")):
-        return images
-
-    def channel(values: Any) -> Tensor:
-        return torch.tensor(values, dtype=images.dtype).to(images.device, non_blocking=True)[:, None, None]
-
-    pixels = images * channel(ours["std"]) + channel(ours["mean"])
-    return (pixels - channel(theirs["mean"])) / channel(theirs["std"])

@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod, Plan
+from attnmix.methods.about import About
+from attnmix.methods.base import Labels, MixMethod, Plan
 from attnmix.mixing import MixSampler
 
 
@@ -19,6 +20,8 @@ class Mixup(MixMethod):
         smoothing: label smoothing.
         seed: of the method's generator.
     """
+
+    about = About(paper="Zhang et al., ICLR 2018", images="blended", labels="by blending weight")
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class Mixup(MixMethod):
         """How often a step keeps, blends or pastes."""
         return self.sampler.shares
 
-    def plan(self, view: BackboneView, images: Tensor) -> Plan:
+    def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """Draw and blend."""
         batch, _, height, width = images.shape
         return Plan(self.sampler.draw(batch, (height, width), self.generator).apply(images))

@@ -3,7 +3,8 @@
 from torch import Tensor
 
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod, Plan
+from attnmix.methods.about import About
+from attnmix.methods.base import Labels, MixMethod, Plan
 from attnmix.mixing import Keep
 
 
@@ -16,6 +17,8 @@ class NoMix(MixMethod):
         seed: taken for uniformity's sake; nothing is drawn.
     """
 
-    def plan(self, view: BackboneView, images: Tensor) -> Plan:
+    about = About(paper="-", images="as they are", labels="smoothed")
+
+    def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """The batch as it is."""
         return Plan(Keep().apply(images))

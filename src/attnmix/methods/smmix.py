@@ -8,12 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod, Plan, Run
+from attnmix.methods.about import About
+from attnmix.methods.base import Labels, MixMethod, Plan, Run
 from attnmix.methods.guide import AttentionGuide
 from attnmix.methods.heads import added_linear, of_the_same_seed
-from attnmix.methods.labels import AreaLabel, LabelPolicy
-from attnmix.methods.tl_align import AlignedLabel
-from attnmix.methods.transmix import AttentionLabel
+from attnmix.methods.label_names import named_label
 from attnmix.mixing import (
     Keep,
     MixSampler,
@@ -91,9 +90,6 @@ def consistency_target(
     return mixed if mix == "probabilities" else mixed.softmax(dim=-1)
 
 
-LABELS = ("area", "transmix", "tl-align")
-
-
 class SMMix(MixMethod):
     """SMMix (Chen et al., ICCV 2023): max-min attention regions, labels per region, consistent predictions.
 
@@ -122,8 +118,8 @@ class SMMix(MixMethod):
         side_ratio: low and high of the window's side relative to the grid's (Table 8).
         side_law: `ratio`, delta ~ U(low, high), both sides floor(delta * side), or `integer`, the authors'
             code: uniform over the integers floor(low * side) .. floor(high * side).
-        label: the source's label weight by `area`, or read from the training forward by `transmix` (Table 6) or
-            `tl-align`, each with its defaults.
+        label: the source's label weight by `area`, or read from the training forward by `transmix` (Table 6),
+            `transmix-image` (models without class token) or `tl-align`, each with its defaults.
         fine: train the window's mean token, and the rest's, on its own label (eq. 13).
         consistency: pull the mixed prediction to the mixture of the clean ones (eq. 14).
         consistency_mix: mix clean `probabilities` (eq. 14) or `logits` (the authors' code).
@@ -135,6 +131,15 @@ class SMMix(MixMethod):
     Raises:
         ValueError: a value outside its range, naming it; options that exclude each other.
     """
+
+    about = About(
+        paper="Chen et al., ICCV 2023",
+        images="most attended window onto the least attended one",
+        labels="by area, per region, and the clean predictions",
+        forwards=1,
+        more="less with `consistency=false`",
+    )
+    moves_content = True
 
     def __init__(
         self,
@@ -167,7 +172,6 @@ class SMMix(MixMethod):
         check_choice("regions", regions, ("attention", "cutmix"))
         check_choice("source", source, ("max", "random"))
         check_choice("target", target, ("min", "max", "corr"))
-        check_choice("label", label, LABELS)
         check_choice("side_law", side_law, ("ratio", "integer"))
         check_choice("consistency_mix", consistency_mix, ("probabilities", "logits"))
         if len(side_ratio) != 2 or not 0 <= side_ratio[0] <= side_ratio[1] <= 1:
@@ -180,7 +184,7 @@ class SMMix(MixMethod):
             )
         self.sampler = MixSampler(prob, mixup_prob, mixup_alpha, cutmix_alpha, mode, pairing)
         self.guide = AttentionGuide(attention, block, provider, provider_options)
-        self.label = _label_policy(label)
+        self.label = named_label(label)
         self.regions = regions
         self.source = source
         self.target = target
@@ -213,7 +217,7 @@ class SMMix(MixMethod):
             head = added_linear(view.embed_dim, self.num_classes, generator=of_the_same_seed(self.generator))
             self.token_head = head.to(like.device, like.dtype)
 
-    def plan(self, view: BackboneView, images: Tensor) -> Plan:
+    def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """Draw and apply; looks at the model where a window is pasted."""
         batch = images.shape[0]
         size = images.shape[-2], images.shape[-1]
@@ -277,9 +281,3 @@ class SMMix(MixMethod):
             return None, self.guide.clean_attention(view, images)
         attention = self.guide.draw(view, images, self.generator)
         return self.guide.clean_logits(view, images) if self.consistency else None, attention
-
-
-def _label_policy(name: str) -> LabelPolicy:
-    if name == "transmix":
-        return AttentionLabel(AttentionGuide("class", -1))
-    return AlignedLabel() if name == "tl-align" else AreaLabel()

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from attnmix.attention.trace import Companion, Journey
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import Plan
+from attnmix.methods.about import About
+from attnmix.methods.base import Labels, Plan
 from attnmix.methods.cutmix import CutMix
 from attnmix.mixing import MixedBatch, even_cutmix_boxes, mask_to_grid, token_boxes
 from attnmix.mixing.draws import check_choice
@@ -47,12 +48,13 @@ class AlignedLabel:
         generator: object,
     ) -> tuple[Result, MixedBatch]:
         """The training forward, labels beside it; blended and unmixed batches keep the weight of their draw."""
-        if mixed.draw.kind != "paste" or mixed.source_mask is None:
+        share = mixed.source_map
+        if mixed.draw.kind != "paste" or share is None:
             return forward(mixed.images), mixed  # all tokens have one label, which no averaging changes
         size = mixed.images.shape[-2:]
         journey = Journey(
             view.flow(size),
-            mask_to_grid(mixed.source_mask, view.token_grid_size(size), how="area"),
+            mask_to_grid(share, view.token_grid_size(size), how="area"),
             mixed.source_weight,
             residual=self.residual,
             class_blocks_only=self.class_blocks_only,
@@ -89,6 +91,14 @@ class TLAlign(CutMix):
         ValueError: a value outside its range; a model whose layers do not mix tokens.
     """
 
+    about = About(
+        paper="Xiao et al., ICCV 2023",
+        images="a box of whole patches pasted",
+        labels="traced with the tokens through every attention layer",
+        more="one column of values per layer on a CPU, a product beside it on a GPU",
+        needs=("attention between tokens",),
+    )
+
     def __init__(
         self,
         *,
@@ -103,10 +113,10 @@ class TLAlign(CutMix):
         self.box = box
         self.label = AlignedLabel(residual=residual, class_blocks_only=class_blocks_only)
 
-    def plan(self, view: BackboneView, images: Tensor) -> Plan:
+    def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """Draw and paste whole patches, or blend."""
         if self.box == "pixel":
-            return super().plan(view, images)
+            return super().plan(view, images, labels)
         boxes = token_boxes if self.box == "token" else even_cutmix_boxes
         size = images.shape[-2], images.shape[-1]
         patch = view.token_patch_size

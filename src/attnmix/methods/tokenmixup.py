@@ -17,7 +17,9 @@ from attnmix.attention.flow import MIXES_CHANNELS, ChannelAttention, attention_s
 from attnmix.attention.intervene import changed_tokens, peek, shared_memory
 from attnmix.attention.quantities import first_row
 from attnmix.backbone import BackboneView
-from attnmix.methods.base import MixMethod, Plan
+from attnmix.methods.about import About
+from attnmix.methods.base import Labels, MixMethod, Plan
+from attnmix.methods.blocks import block_number, refuse_checkpointing
 from attnmix.methods.choice import Choice
 from attnmix.methods.heads import of_the_same_seed
 from attnmix.methods.none import NoMix
@@ -117,6 +119,14 @@ class TokenMixup(MixMethod):
     base_option = "base"
     base_defaults: ClassVar[dict[str, dict[str, Any]]] = {"cutmix": {"mixup_prob": 0.5}}  # DeiT's recipe
 
+    about = About(
+        paper="Choi et al., NeurIPS 2022",
+        images="as `base` (CutMix), then tokens between samples and layers",
+        labels="`base`'s, mixed by saliency",
+        parameters=True,
+        more="an assignment, a few more keys",
+    )
+
     def __init__(
         self,
         *,
@@ -187,9 +197,9 @@ class TokenMixup(MixMethod):
         """Binds the base, finds the blocks, makes ScoreNet."""
         self.base.bind(view)
         view.require_all_tokens()
-        _refuse_checkpointing(view)
+        refuse_checkpointing(view)
         if self.vertical is not None:
-            block = _block_number(view, "vertical", self.vertical)
+            block = block_number(view, "vertical", self.vertical)
             if block == 0:
                 raise ValueError(
                     f"vertical is {self.vertical}, but the first block has no earlier block to take tokens from"
@@ -202,7 +212,7 @@ class TokenMixup(MixMethod):
                 )
         if self.horizontal is None:
             return
-        block = _block_number(view, "horizontal", self.horizontal)
+        block = block_number(view, "horizontal", self.horizontal)
         call = view.layout.calls[block]
         if isinstance(call, ChannelAttention):
             raise ValueError(f"horizontal is {self.horizontal}, but that block of {view.name} {MIXES_CHANNELS}")
@@ -228,18 +238,18 @@ class TokenMixup(MixMethod):
             )
             self.score_net = net.to(like.device, like.dtype)
 
-    def targets(self, labels: Tensor) -> Tensor:
+    def targets(self, labels: Labels) -> Tensor:
         """As the base makes them."""
         return self.base.targets(labels)
 
-    def plan(self, view: BackboneView, images: Tensor) -> Plan:
+    def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """The base's draw: pixels know nothing of tokens."""
-        return self.base.plan(view, images)
+        return self.base.plan(view, images, labels)
 
-    def forward(self, view: BackboneView, images: Tensor, labels: Tensor) -> dict[str, Any]:
+    def forward(self, view: BackboneView, images: Tensor, labels: Labels) -> dict[str, Any]:
         """The base's step, with tokens mixed during its training forward."""
-        plan = self.plan(view, images)
-        targets = (plan.method or self.base).targets(labels)
+        plan = self.plan(view, images, labels)
+        targets = (plan.method or self.base).targets_of(plan, labels)
         step: _Step | None = None
         if self._acts(view, plan):
             label = mix_targets(targets, plan.mixed.source_index, plan.mixed.source_weight)
@@ -273,7 +283,7 @@ class TokenMixup(MixMethod):
     @contextmanager
     def _intervening(self, view: BackboneView, step: _Step) -> Iterator[None]:
         """The blocks concerned mix tokens, for one forward."""
-        _refuse_checkpointing(view)
+        refuse_checkpointing(view)
         blocks = view.blocks
         with ExitStack() as stack:
             if self.horizontal is not None:  # first, so that VTM sees this block's tokens as they go in
@@ -376,20 +386,3 @@ def _saliency(view: BackboneView, number: int, call: AttentionCall, image_size: 
     step = attention_steps(view.flow(image_size))[number]
     scores = first_row(call)[:, step.prefix :] if step.has_class_row else step.image_attention(call)
     return share_out(step.fold(scores), step.grid).flatten(1)
-
-
-def _refuse_checkpointing(view: BackboneView) -> None:
-    if view.grad_checkpointing:
-        raise ValueError(
-            f"{view.name} checkpoints gradients, and would run its blocks again without the mixed tokens: switch "
-            "gradient checkpointing off"
-        )
-
-
-def _block_number(view: BackboneView, option: str, block: int) -> int:
-    count = len(view.blocks)
-    if not -count <= block < count:
-        raise ValueError(
-            f"{option} is {block}, but {view.name} has {count} blocks, {-count} to {count - 1} (counted from 0)"
-        )
-    return block % count

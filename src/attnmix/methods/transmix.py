@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView
+from attnmix.methods.about import About
 from attnmix.methods.cutmix import CutMix
 from attnmix.methods.guide import AttentionGuide
 from attnmix.mixing import MixedBatch, grid_share, mask_to_grid
@@ -28,7 +29,7 @@ def attention_weight(
 
     Args:
         attention: `[B, N]` on the image tokens, any scale.
-        source_mask: `[B, H, W]` bool, True = source pixel.
+        source_mask: `[B, H, W]`, True = source pixel; or float, the source's share of the pixel.
         area_weight: `[B]`, CutMix's weight.
         grid: rows and columns of tokens.
         attention_share: 0.5 is section 4.1's "mean of both", 1 is eq. 7 alone.
@@ -44,11 +45,18 @@ def attention_weight(
 class AttentionLabel:
     """TransMix's label policy: the source's share of attention, averaged with its share of pixels.
 
-    Arguments as `TransMix`'s. Blended and unmixed batches keep the weight of their draw.
+    Arguments as `TransMix`'s; `way_out` is the option that messages name instead of `attention`.
+
+    Blended and unmixed batches keep the weight of their draw.
     """
 
     def __init__(
-        self, guide: AttentionGuide, *, attention_share: float = 0.5, mask_to_grid: str = "nearest"
+        self,
+        guide: AttentionGuide,
+        *,
+        attention_share: float = 0.5,
+        mask_to_grid: str = "nearest",
+        way_out: str | None = None,
     ) -> None:
         check_choice("mask_to_grid", mask_to_grid, ("nearest", "area"))
         if not 0 <= attention_share <= 1:
@@ -56,11 +64,12 @@ class AttentionLabel:
         self.guide = guide
         self.attention_share = attention_share
         self.mask_to_grid = mask_to_grid
+        self.way_out = way_out
 
     def bind(self, view: BackboneView) -> None:
         """Needs every token in its place, and the attention it reads."""
         view.require_all_tokens()
-        self.guide.bind(view, reader="TransMix")
+        self.guide.bind(view, reader="TransMix", way_out=self.way_out)
 
     def __call__(
         self,
@@ -70,12 +79,13 @@ class AttentionLabel:
         generator: torch.Generator,
     ) -> tuple[Result, MixedBatch]:
         """The training forward, whose attention on the mixed image gives each sample its own weight."""
-        if mixed.draw.kind != "paste" or mixed.source_mask is None:
+        share = mixed.source_map
+        if mixed.draw.kind != "paste" or share is None:
             return forward(mixed.images), mixed
         result, attention = self.guide.during(view, mixed.images, forward, generator)
         weight = attention_weight(
             attention,
-            mixed.source_mask,
+            share,
             mixed.source_weight,
             grid=view.grid_size(mixed.images.shape[-2:]),
             attention_share=self.attention_share,
@@ -107,6 +117,13 @@ class TransMix(CutMix):
     Raises:
         ValueError: a value outside its range; `attention="class"` on a model with no class row.
     """
+
+    about = About(
+        paper="Chen et al., CVPR 2022",
+        images="as CutMix",
+        labels="by class attention and area, each sample its own",
+        needs=("class attention, or `attention=image`",),
+    )
 
     def __init__(
         self,

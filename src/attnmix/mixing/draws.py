@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,15 @@ from attnmix.mixing.regions import boxes_to_mask, cutmix_boxes, scale_boxes
 MODES = ("batch", "pair", "elem")
 PAIRINGS = ("flip", "roll", "shuffle")
 Boxes = Callable[..., Tensor]  # as `cutmix_boxes`
+
+
+class Draw(Protocol):
+    """A record of what to mix: `keep` the batch, `blend` it all alike, `paste` places, or `cut` them out."""
+
+    kind: ClassVar[str]
+
+    def apply(self, images: Tensor) -> MixedBatch:
+        """`[B, C, H, W]` -> the mixed batch; does the same to every channel, so that masks can be moved too."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +114,6 @@ def _moved(images: Tensor, offset: Tensor) -> Tensor:
     return images.flatten(2).gather(2, places[:, None].expand(-1, channels, -1)).view_as(images)
 
 
-Draw = Keep | Blend | Paste
-
-
 @dataclass(frozen=True)
 class MixSampler:
     """What mixing draws: whether, which kind, how strongly, and with whom.
@@ -175,7 +181,7 @@ class MixSampler:
     def blend(self, batch: int, generator: torch.Generator) -> Blend:
         """Draw Mixup."""
         weight = self._beta(self.mixup_alpha, batch, generator)
-        return Blend(self.partners(batch, generator), self._spread(weight, batch))
+        return Blend(self.partners(batch, generator), self.spread(weight, batch))
 
     def paste(
         self,
@@ -187,11 +193,11 @@ class MixSampler:
         boxes: Boxes = cutmix_boxes,
     ) -> Paste:
         """Draw CutMix, in whole patches of `patch_size` pixels, by the law of `boxes`."""
-        share = self._beta(self.cutmix_alpha, batch, generator)
+        share = self.pasted_share(batch, generator)
         centre = torch.rand(len(share), 2, generator=generator)
         grid = image_size[0] // patch_size[0], image_size[1] // patch_size[1]
         box = scale_boxes(boxes(share, centre, image_size=grid), patch_size)
-        return Paste(self.partners(batch, generator), self._spread(box, batch))
+        return Paste(self.partners(batch, generator), self.spread(box, batch))
 
     def draw(
         self,
@@ -210,19 +216,24 @@ class MixSampler:
             return self.blend(batch, generator)
         return self.paste(batch, image_size, generator, patch_size=patch_size, boxes=boxes)
 
-    def _count(self, batch: int) -> int:
+    def pasted_share(self, batch: int, generator: torch.Generator) -> Tensor:
+        """The wished share of the source where it is pasted, one per draw, `[n]` float32; see `spread`."""
+        return self._beta(self.cutmix_alpha, batch, generator)
+
+    def count(self, batch: int) -> int:
+        """How many draws a batch takes."""
         return {"batch": 1, "pair": (batch + 1) // 2, "elem": batch}[self.mode]
 
     def _beta(self, alpha: float, batch: int, generator: torch.Generator) -> Tensor:
         """Beta(alpha, alpha) by inversion: torch's own sampler takes no generator."""
-        uniform = torch.rand(self._count(batch), generator=generator, dtype=torch.float64)
+        uniform = torch.rand(self.count(batch), generator=generator, dtype=torch.float64)
         if alpha == 1:
             return uniform.float()
         from scipy.special import betaincinv  # the default above runs on machines that have torch alone
 
         return torch.from_numpy(betaincinv(alpha, alpha, uniform.numpy())).float()
 
-    def _spread(self, drawn: Tensor, batch: int) -> Tensor:
+    def spread(self, drawn: Tensor, batch: int) -> Tensor:
         """From what was drawn, `[n, ...]`, to one row per image, `[B, ...]`."""
         if self.mode == "batch":
             return drawn.expand(batch, *drawn.shape[1:])
