@@ -1,0 +1,105 @@
+"""A moving average of the model under training, to look and to judge with while it trains."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp.autocast_mode import is_autocast_available
+
+from attnmix.attention.flow import attention_steps
+from attnmix.backbone import BackboneView
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+class _Reached(Exception):
+    """Ends a forward at the block whose input is wanted."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self.tokens = tokens
+
+
+class MovingAverage(nn.Module):
+    """The weights of a model, averaged over its steps; frozen, always in evaluation mode.
+
+    The averaged model is no submodule, so that it is neither trained nor counted as this module's; it moves with
+    it, and is in its state. A half-precision model's is kept in float32, where small steps do not round to none,
+    and runs in that precision. Processes that train together have the same average, as it starts as the model is
+    at the first step. The host waits for nothing.
+
+    Args:
+        model: copied; not compiled.
+        momentum: share of the old average that stays in every step, in [0, 1].
+    """
+
+    def __init__(self, model: nn.Module, *, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.started = False
+        self.view = BackboneView(_in_full(copy.deepcopy(model).requires_grad_(False).eval()))
+
+    @torch.no_grad()
+    def follow(self, model: nn.Module) -> None:
+        """Move towards the model, to it the first time; buffers are copied."""
+        ours = list(self.view.model.parameters())
+        theirs = [new.to(old.dtype) for old, new in zip(ours, model.parameters(), strict=True)]
+        torch._foreach_lerp_(ours, theirs, 1 - self.momentum if self.started else 1.0)
+        for old, new in zip(self.view.model.buffers(), model.buffers(), strict=True):
+            old.copy_(new, non_blocking=True)
+        self.started = True
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits `[B, C]` of images `[B, C, H, W]`, whose gradient goes through."""
+        with self._precision(images):
+            return self.view(images.to(self._dtype))
+
+    @torch.no_grad()
+    def features(self, images: Tensor, block: int) -> tuple[Tensor, tuple[int, int]]:
+        """Image tokens that go into a block `[B, N, D]`, and their grid; the forward ends there."""
+
+        def stop(_: nn.Module, args: tuple[Any, ...]) -> None:
+            raise _Reached(args[0])
+
+        handle = self.view.blocks[block].register_forward_pre_hook(stop)
+        try:
+            self.forward(images)
+            raise RuntimeError(f"block {block} of {self.view.name} did not run")
+        except _Reached as reached:
+            tokens = reached.tokens
+        finally:
+            handle.remove()
+        step = attention_steps(self.view.flow(images.shape[-2:]))[block]
+        return tokens.flatten(1, -2)[:, step.prefix :], step.grid
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What has been averaged."""
+        return {"started": self.started, "model": self.view.model.state_dict()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.started = state["started"]
+        self.view.model.load_state_dict(state["model"])
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MovingAverage:
+        super()._apply(fn, recurse)
+        _in_full(self.view.model._apply(fn, recurse))
+        return self
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        dtype: torch.dtype = next(self.view.model.parameters()).dtype
+        return dtype
+
+    def _precision(self, images: Tensor) -> AbstractContextManager[Any]:
+        half = images.dtype in HALF and is_autocast_available(images.device.type)
+        return torch.autocast(images.device.type, images.dtype) if half else nullcontext()
+
+
+def _in_full(model: nn.Module) -> nn.Module:
+    """The model, its half-precision weights and buffers in float32."""
+    return model._apply(lambda tensor: tensor.float() if tensor.dtype in HALF else tensor)
