@@ -57,7 +57,7 @@ bench: $(STAMP)  ## all tables of docs/performance.md but the GPU's (half an hou
 
 lock: $(STAMP)  ## renew requirements.lock: names and versions only
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --no-annotate --no-header --no-emit-index-url \
-		--no-emit-find-links --group dev pyproject.toml -c constraints.txt -o requirements.lock
+		--no-emit-find-links --group dev --extra all pyproject.toml -c constraints.txt -o requirements.lock
 
 clean:  ## remove what was built, keep runs/
 	@echo "== removing $(VENV) and caches"

@@ -5,13 +5,28 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from attnmix.methods.attentivemix import AttentiveMix
+from attnmix.methods.automix import AutoMix
 from attnmix.methods.base import MixMethod
 from attnmix.methods.choice import Choice
+from attnmix.methods.co_mixup import CoMixup
 from attnmix.methods.cutmix import CutMix
+from attnmix.methods.cutout import CutOut
+from attnmix.methods.fmix import FMix
+from attnmix.methods.gridmix import GridMix
+from attnmix.methods.manifold_mixup import ManifoldMixup
+from attnmix.methods.mergemix import MergeMix
+from attnmix.methods.mixpro import MixPro
 from attnmix.methods.mixup import Mixup
 from attnmix.methods.none import NoMix
+from attnmix.methods.puzzlemix import PuzzleMix
+from attnmix.methods.relabel import ReLabel
+from attnmix.methods.resizemix import ResizeMix
+from attnmix.methods.saliencymix import SaliencyMix
 from attnmix.methods.smmix import SMMix
 from attnmix.methods.tl_align import TLAlign
+from attnmix.methods.token_labeling import TokenLabeling
+from attnmix.methods.tokenmix import TokenMix
 from attnmix.methods.tokenmixup import TokenMixup
 from attnmix.methods.transmix import TransMix
 
@@ -23,6 +38,21 @@ METHODS: dict[str, type[MixMethod]] = {
     "smmix": SMMix,
     "tl-align": TLAlign,
     "tokenmixup": TokenMixup,
+    "cutout": CutOut,
+    "resizemix": ResizeMix,
+    "gridmix": GridMix,
+    "fmix": FMix,
+    "manifold-mixup": ManifoldMixup,
+    "saliencymix": SaliencyMix,
+    "attentivemix": AttentiveMix,
+    "puzzlemix": PuzzleMix,
+    "co-mixup": CoMixup,
+    "automix": AutoMix,
+    "mixpro": MixPro,
+    "mergemix": MergeMix,
+    "tokenmix": TokenMix,
+    "token-labeling": TokenLabeling,
+    "relabel": ReLabel,
 }
 
 
