@@ -20,6 +20,7 @@ from attnmix.training.reading import load_recipe, nearest
 # A command is a module of attnmix.commands: see there. One that has COMMANDS of its own is a group of these.
 COMMANDS = {
     "train": "attnmix.commands.train",
+    "maps": "attnmix.commands.maps",
     "compare": "attnmix.commands.compare",
     "ablate": "attnmix.commands.ablate",
     "evaluate": "attnmix.commands.evaluate",
@@ -115,6 +116,10 @@ def _run_one(command: Any, prog: str, rest: list[str]) -> int:
     return command.run(parse_over_recipe(parser, rest) if takes_recipe else parser.parse_args(rest))
 
 
+# what lies below these is not ours to know
+_OPEN = ("--model_options", "--data_options", "--method_options", "--teacher_options")
+
+
 def _check_options(parser: jsonargparse.ArgumentParser, words: list[str]) -> None:
     """Unknown options end here, with the nearest known one; what method, model and data take, they check."""
     known = set(parser._option_string_actions)
@@ -122,7 +127,7 @@ def _check_options(parser: jsonargparse.ArgumentParser, words: list[str]) -> Non
         option = word.partition("=")[0]
         if not option.startswith("--") or option == "--" or option in known:
             continue
-        if option.rpartition(".")[0] in ("--model_options", "--data_options", "--method_options"):
+        if option.rpartition(".")[0] in _OPEN:
             continue
         # Look among the last parts too: `--weight_decay` is meant as `--optimizer.weight_decay`.
         same = [name for name in known if name.rpartition(".")[2] == option.removeprefix("--").replace("-", "_")]

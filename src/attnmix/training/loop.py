@@ -24,6 +24,7 @@ from torchmetrics.classification import MulticlassAccuracy
 import attnmix
 from attnmix.data import evaluation_settings
 from attnmix.evaluation.accuracy import evaluate_accuracy
+from attnmix.methods.label_source import check_label_maps
 from attnmix.training.checkpoint import Position, check_can_go_on, load_checkpoint, load_run, save_run
 from attnmix.training.export import export_model
 from attnmix.training.loader import create_loaders, epoch_batches, set_epoch
@@ -116,6 +117,7 @@ def train(
     method = attnmix.create_method(
         recipe.method, num_classes=num_classes, **{"seed": recipe.seed, **recipe.method_options}
     )
+    check_label_maps(method, given=recipe.label_maps is not None)
     set_seed(recipe.seed, device_specific=True)  # dropout and stochastic depth, other on every process
     task = attnmix.MixTask(model, method).to(accelerator.device)
     optimizer = create_optimizer(task.get_trainable_module(), recipe)

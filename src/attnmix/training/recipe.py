@@ -148,6 +148,9 @@ class Recipe:
     """Split to train on."""
     eval_split: str = "validation"
     """Split to evaluate on."""
+    label_maps: str | None = None
+    """Folder of label maps of the training split, made by `attnmix maps`: what a teacher sees in every place of
+    each image, cropped and flipped as the image is; for methods that take labels from a teacher. null: none."""
     method: str = "cutmix"
     """Mixing method; see `attnmix list methods`."""
     method_options: dict[str, Any] = field(default_factory=dict)

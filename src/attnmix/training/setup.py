@@ -20,6 +20,9 @@ from timm.scheduler.scheduler import Scheduler
 from torch import nn
 
 from attnmix.data import LabelledImages, create_datasets
+from attnmix.data.label_maps import LabelMapStore
+from attnmix.data.mapped import MappedImages
+from attnmix.mixing import LabelMaps
 from attnmix.training.loader import order_seed
 from attnmix.training.reading import nearest
 from attnmix.training.recipe import Recipe
@@ -55,11 +58,14 @@ def create_model(recipe: Recipe, *, num_classes: int) -> nn.Module:
 def create_data(recipe: Recipe) -> tuple[LabelledImages, LabelledImages]:
     """Return the recipe's training and evaluation sets, transformed for its model.
 
+    With `label_maps` an item of the training set is (image, `LabelMaps` of one image), which a loader's own
+    collation makes `LabelMaps` of a batch.
+
     Raises:
-        ValueError: what `attnmix.data.create_datasets` finds wrong.
+        ValueError: what `attnmix.data.create_datasets` finds wrong; label maps that are damaged or of other data.
     """
     inputs = model_inputs(recipe)
-    return create_datasets(
+    train_data, eval_data = create_datasets(
         recipe.data,
         input_size=inputs["input_size"],
         mean=inputs["mean"],
@@ -70,6 +76,10 @@ def create_data(recipe: Recipe) -> tuple[LabelledImages, LabelledImages]:
         data_options=recipe.data_options,
         batch_size=recipe.batch_size,
     )
+    if recipe.label_maps is None:
+        return train_data, eval_data
+    where = f"{recipe.data} {recipe.train_split}"
+    return MappedImages(train_data, LabelMapStore(recipe.label_maps), where=where, wrap=LabelMaps), eval_data
 
 
 def model_inputs(recipe: Recipe) -> dict[str, Any]:
