@@ -5,6 +5,8 @@ import torch
 from attnmix.evaluation.mixed_pictures import mixed_pictures
 from attnmix.evaluation.pasting import pasting_method
 from attnmix.methods import create_method
+from attnmix.methods.pasting import Pasting
+from attnmix.mixing.masks import PasteMask
 from tests.conftest import tiny_vit
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
@@ -34,13 +36,12 @@ def test_pictures_hold_what_was_pasted_and_what_followed():
     for i, row in enumerate(rows):
         source = (i - 1) % 4  # partners are rolled
         assert (row.method, row.target_label, row.source_label) == ("ours", "abcd"[i], "abcd"[source])
-        top, left, height, width = row.window
-        wanted, inside = pixels[i].copy(), (slice(top, top + height), slice(left, left + width))
+        wanted, inside = pixels[i].copy(), row.pasted
         wanted[inside] = pixels[source][inside]
         np.testing.assert_allclose(row.mixed, wanted, atol=1e-5)
         np.testing.assert_allclose(row.source, pixels[source], atol=1e-5)
         np.testing.assert_allclose(row.target, pixels[i], atol=1e-5)
-        assert row.weights["area"] == pytest.approx(height * width / (16 * 24))
+        assert row.weights["area"] == pytest.approx(inside.mean())
         ours, theirs = int(masks[source][inside].sum()), int(masks[i].sum() - masks[i][inside].sum())
         assert row.weights["visible"] == pytest.approx(ours / (ours + theirs))
         # attention's share, token by token of 4x4 pixels
@@ -65,9 +66,27 @@ def test_what_is_visible_is_unknown_without_both_masks():
     assert [row.weights["visible"] is None for row in rows] == [False, False, True, True]
 
 
-def test_a_blend_has_no_window():
+def test_a_blend_has_nothing_pasted():
     rows, _ = pictures_by(create_method("mixup", num_classes=5))
-    assert all(row.window is None and list(row.weights) == ["label"] for row in rows)
+    assert all(row.pasted is None and list(row.weights) == ["label"] for row in rows)
+
+
+class Softly(Pasting):
+    """Pastes more of the source the further down."""
+
+    def paste(self, view, images, labels):
+        batch, _, height, width = images.shape
+        mask = torch.linspace(0, 1, height)[:, None].expand(batch, height, width)
+        return PasteMask(self.partners(images), mask)
+
+
+def test_a_soft_mask_has_shares_but_no_outline():
+    rows, _ = pictures_by(Softly(num_classes=5, pairing="roll"))
+    assert all(row.pasted is None for row in rows)
+    for row in rows:
+        assert row.weights["area"] == pytest.approx(0.5)
+        share = (row.attention * np.linspace(0, 1, 16).reshape(4, 4).mean(axis=1)[:, None]).sum()
+        assert row.weights["attention"] == pytest.approx(share / row.attention.sum(), abs=1e-5)
 
 
 def test_the_model_is_given_back():

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from attnmix.evaluation import store
 from attnmix.evaluation.store import AnswerStore, folder_name
 
 ANSWER = {"values": {"top-1 %": 50.0}, "tables": {"t": [{"a": 1}]}, "notes": ["n"]}
@@ -36,6 +37,14 @@ def test_an_answer_of_other_settings_is_neither_used_nor_lost(tmp_path, change, 
     with pytest.raises(ValueError, match=f"accuracy of 'm' made with {named}.*choose another --out"):
         store.load("m", "accuracy", {**SETTINGS, **change})
     assert store.load("m", "accuracy", SETTINGS) == ANSWER
+
+
+def test_an_answer_of_an_older_format_is_not_read(tmp_path, monkeypatch):
+    with monkeypatch.context() as older:
+        older.setattr(store, "FORMAT", store.FORMAT - 1)
+        AnswerStore(tmp_path).save("m", "pictures", SETTINGS, ANSWER)
+    with pytest.raises(ValueError, match=f"made with format {store.FORMAT - 1}, not {store.FORMAT}"):
+        AnswerStore(tmp_path).load("m", "pictures", SETTINGS)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"answer": {}}', "[]"])

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from attnmix.report import GalleryRow
+from attnmix.report import GalleryRow, ImagePairs, MixedPair
 
 CLASS_NAMES = [f"digit {i}" for i in range(9)] + ["<script>alert(1)</script>"]
 METHODS = {
@@ -101,6 +101,13 @@ def make_results(methods: dict[str, tuple] = METHODS, *, seeds: int = 3, epochs:
     }
 
 
+def box_mask(top: int, left: int, height: int, width: int, *, side: int = 24) -> np.ndarray:
+    """A box as a mask `[side, side]`."""
+    mask = np.zeros((side, side), dtype=bool)
+    mask[top : top + height, left : left + width] = True
+    return mask
+
+
 def make_row(method: str = "smmix", *, side: int = 24, **changed: Any) -> GalleryRow:
     """A row whose three pictures are noise."""
     source, target, mixed = np.random.default_rng(1).random((3, side, side, 3))
@@ -113,9 +120,20 @@ def make_row(method: str = "smmix", *, side: int = 24, **changed: Any) -> Galler
         "source_label": "three",
         "target_label": "eight",
         "weights": {"area": 0.25, "attention": 0.31, "visible": 0.4},
-        "window": (6, 12, 12, 12),
+        "pasted": box_mask(6, 12, 12, 12, side=side),
     }
     return GalleryRow(**(fields | changed))
+
+
+def make_pairs(methods: list[str], *, count: int = 2) -> ImagePairs:
+    """Pairs of noise under names a, b, $c$, and again."""
+    draw = np.random.default_rng(2)
+    return ImagePairs(
+        images=list(draw.random((count, 24, 24, 3))),
+        labels=[("a", "b", "$c$")[i % 3] for i in range(count)],
+        sources=np.roll(np.arange(count), 1).tolist(),
+        mixed={method: [MixedPair(draw.random((24, 24, 3)), 0.25) for _ in range(count)] for method in methods},
+    )
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from attnmix.report import learning_curves
 from attnmix.report.curves import over_seeds
 from attnmix.report.style import method_styles, png
 
-from .conftest import texts
+from .conftest import make_results, texts
 
 
 def history(*values):
@@ -31,6 +31,22 @@ def test_one_line_and_one_band_for_each_method_in_its_colour(results):
     expected = np.mean([run["history"][-1]["eval_top1"] for run in results["runs"] if run["label"] == "smmix"])
     assert figure.axes[0].lines[2].get_ydata()[-1] == expected
     assert [text.get_text() for text in figure.legends[0].get_texts()] == results["methods"]
+
+
+def test_many_methods_have_a_panel_each_over_the_others():
+    results = make_results({f"method {i}": (60 + i, 1.0, None, 0.0) for i in range(9)}, epochs=4)
+    results["methods"].append("never ran")
+    figure = learning_curves(results)
+    assert len(figure.axes) == 2 * 10
+    top1, never = figure.axes[3], figure.axes[9]
+    assert top1.get_title(loc="left") == "method 3"
+    assert len(top1.lines) == 9
+    assert top1.lines[-1].get_color() == list(method_styles(results["methods"]).values())[3].color
+    finals = [run["history"][-1]["eval_top1"] for run in results["runs"] if run["label"] == "method 3"]
+    assert top1.lines[-1].get_ydata()[-1] == np.mean(finals)
+    assert len({line.get_color() for line in top1.lines[:-1]}) == 1
+    assert "–" in [text.get_text() for text in never.texts]
+    png(figure)
 
 
 def test_one_seed_has_no_band(results):

@@ -5,7 +5,7 @@ import numpy as np
 from attnmix.report import gallery
 from attnmix.report.style import method_styles, png
 
-from .conftest import make_row, texts
+from .conftest import box_mask, make_row, texts
 
 
 def images(figure):
@@ -32,13 +32,14 @@ def test_weights_are_written_and_drawn_to_scale():
     assert [bar.get_width() for bar in bars] == [0.25]
 
 
-def test_the_window_is_outlined_where_it_was_pasted():
+def test_what_was_pasted_is_outlined():
     def outlines(row):
         return [patch for axes in gallery([row]).axes if axes.images for patch in axes.patches]
 
-    boxes = outlines(make_row(window=(6, 12, 10, 8)))
-    assert [box.get_bbox().bounds for box in boxes] == [(11.5, 5.5, 8, 10)] * 2
-    assert outlines(make_row(window=None)) == []
+    boxes = outlines(make_row(pasted=box_mask(6, 12, 10, 8)))
+    assert [box.get_path().get_extents().bounds for box in boxes] == [(11.5, 5.5, 8, 10)] * 2
+    assert outlines(make_row(pasted=None)) == []
+    assert outlines(make_row(pasted=np.zeros((24, 24), dtype=bool))) == []
 
 
 def test_methods_keep_their_colours_of_the_report():
@@ -52,7 +53,7 @@ def test_methods_keep_their_colours_of_the_report():
 
 def test_missing_parts_and_odd_pictures():
     odd = np.full((10, 20, 3), np.nan)
-    row = make_row(attention=None, window=None, weights={}, mixed=odd, source=3 * np.ones((5, 5, 3)))
+    row = make_row(attention=None, pasted=None, weights={}, mixed=odd, source=3 * np.ones((5, 5, 3)))
     blank = make_row(attention=np.zeros((2, 3)), source_label="$x", target_label="$y$ and $z_")
     assert png(gallery([row, blank]))
     assert "no pictures" in texts(gallery([]))

@@ -7,7 +7,7 @@ import pytest
 
 from attnmix.report import write_report
 
-from .conftest import METHODS, make_results, make_row
+from .conftest import METHODS, make_pairs, make_results, make_row
 
 
 class Page(HTMLParser):
@@ -45,7 +45,8 @@ def written(tmp_path_factory):
     results["notes"].append("</style><script>alert(2)</script>")
     results["recipe"]["data"]["root"] = "/data/<img src=x>"
     rows = [make_row("smmix", source_label="<script>"), make_row("cutmix", attention=None)]
-    return write_report(results, rows, tmp_path_factory.mktemp("report") / "deep" / "er")
+    out = tmp_path_factory.mktemp("report") / "deep" / "er"
+    return write_report(results, rows, out, pairs=make_pairs(["cutmix", "smmix"]))
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +60,7 @@ def test_figures_are_written_and_inlined(written, page):
         "learning-curves.png",
         "accuracy-cost.png",
         "gallery.png",
+        "pairs.png",
         "confusion-b-none-b.png",
         "confusion-cutmix.png",
         "confusion-smmix.png",
@@ -84,7 +86,7 @@ def test_the_page_is_well_formed_and_every_picture_has_words(page):
 
 def test_sections_in_order(page):
     sections = [attributes["id"] for attributes in page.all("section") if "id" in attributes]
-    assert sections == ["reading", "summary", "curves", "cost", "gallery", "confusion", "settings"]
+    assert sections == ["reading", "summary", "curves", "cost", "pairs", "gallery", "confusion", "settings"]
     for words in (
         "Controls",
         "constant one half",
@@ -122,6 +124,19 @@ def test_interrupted_results(broken, tmp_path):
     assert "Not recorded: cutmix, smmix, never-ran." in page.text
     assert "Controls" not in page.text
     assert not re.search(r"\b(nan|None|inf)\b", page.text)
+
+
+def test_many_methods_are_folded(tmp_path):
+    names = [f"method-{i}" for i in range(22)]
+    results = make_results(dict.fromkeys(names, (68.0, 1.1, 0.1, 0.5)), seeds=1, epochs=2)
+    for run in results["runs"]:
+        run["confusion"] = [[3, 1], [0, 4]]
+    rows = [make_row(name) for name in names]
+    page = Page(write_report(results, rows, tmp_path, pairs=make_pairs(names)).read_text(encoding="utf-8"))
+    assert page.tags.count("details") == 1 + 1 + 22  # every run, the gallery, the confusion matrices
+    assert page.open == []
+    assert "each method's over the others' in grey" in page.text
+    assert all(figure.get("class") == "wide" for figure in page.all("figure")[:4])
 
 
 def test_no_results_at_all(tmp_path):

@@ -17,16 +17,19 @@ from torch import nn
 from attnmix.benchmark.device import pinned_threads
 from attnmix.benchmark.kinds import StepKind, step_kinds
 from attnmix.benchmark.step_time import StepCost, TrainingStep, step_cost, time_steps, weigh
-from attnmix.commands.looking import gallery_rows
+from attnmix.commands.looking import gallery_rows, mixed_pairs, pair_sources
 from attnmix.commands.runs import LOOKED_AT, Run, first_images
 from attnmix.evaluation.label_content import label_content_controls
+from attnmix.evaluation.mixed_pictures import pixels_of
 from attnmix.methods import create_method
-from attnmix.report import GalleryRow
+from attnmix.report import GalleryRow, ImagePairs
 from attnmix.task import MixTask
 from attnmix.training.setup import create_model, model_inputs
 
 STEP_ROUNDS = 40
 PICTURES = 3  # per method
+FEWER_PAST = 8  # methods: then one picture each, beside the pairs
+PAIRS = 8
 NOTE = (
     f"Label-content error: {LOOKED_AT} evaluation images mixed by each method under its own trained model, Mixup "
     "left out. SMMix pastes regions of its own choice, TL-Align boxes of whole patches, the others CutMix's: "
@@ -69,9 +72,10 @@ def pictures(runs: Sequence[Run], data: Any) -> list[GalleryRow]:
     """Gallery rows of each method, mixed under the attention of its own first seed's model."""
     inputs = model_inputs(runs[0].recipe)
     images, labels, masks = first_images(data, PICTURES)
+    first = _first_runs(runs)
     rows: list[GalleryRow] = []
-    for run in (run for run in runs if run.recipe.seed == runs[0].recipe.seed):
-        rows += gallery_rows(
+    for run in first:
+        found = gallery_rows(
             _trained(run),
             run.spec,
             images,
@@ -81,7 +85,30 @@ def pictures(runs: Sequence[Run], data: Any) -> list[GalleryRow]:
             mean=inputs["mean"],
             std=inputs["std"],
         )
+        rows += found[: PICTURES if len(first) <= FEWER_PAST else 1]
     return rows
+
+
+def image_pairs(runs: Sequence[Run], data: Any) -> ImagePairs:
+    """The same pairs of images mixed by each method, under the attention of its own first seed's model."""
+    inputs = model_inputs(runs[0].recipe)
+    normalised = {"mean": inputs["mean"], "std": inputs["std"]}
+    images, labels, _ = first_images(data, PAIRS)
+    classes = len(data.class_names)
+    return ImagePairs(
+        images=[pixels_of(image, **normalised) for image in images],
+        labels=[str(data.class_names[label]) for label in labels.tolist()],
+        sources=pair_sources(len(images)),
+        mixed={
+            run.spec.label: mixed_pairs(_trained(run), run.spec, images, labels, num_classes=classes, **normalised)
+            for run in _first_runs(runs)
+        },
+    )
+
+
+def _first_runs(runs: Sequence[Run]) -> list[Run]:
+    """Each method's run with the first seed."""
+    return [run for run in runs if run.recipe.seed == runs[0].recipe.seed]
 
 
 def _trained(run: Run) -> nn.Module:

@@ -1,14 +1,19 @@
-"""Rows of a gallery: the same images, mixed by a method as it was typed."""
+"""Pictures of what a method does, as it was typed: rows of a gallery, and the same pairs mixed by every method."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from attnmix.commands.method_specs import MethodSpec
-from attnmix.evaluation.mixed_pictures import mixed_pictures
+from attnmix.evaluation.mixed_pictures import mixed_pictures, pixels_of
 from attnmix.evaluation.pasting import pasting_method
-from attnmix.methods import create_method
-from attnmix.report import GalleryRow
+from attnmix.methods import MixMethod, create_method, method_options
+from attnmix.report import GalleryRow, MixedPair
+from attnmix.task import MixTask
+
+SAME_PAIRS = {"pairing": "roll", "mode": "elem"}
 
 
 def gallery_rows(
@@ -36,10 +41,9 @@ def gallery_rows(
         std: of the normalisation, per channel.
         seed: of the method's draws.
     """
-    options = {**spec.options, "num_classes": len(class_names), "seed": seed}
     pictures = mixed_pictures(
         model,
-        pasting_method(spec.name, **options) or create_method(spec.name, **options),
+        _shown_method(spec, spec.options, num_classes=len(class_names), seed=seed),
         images,
         labels,
         name=spec.label,
@@ -49,3 +53,54 @@ def gallery_rows(
         std=std,
     )
     return [GalleryRow(**vars(picture)) for picture in pictures]
+
+
+def pair_sources(count: int) -> list[int]:
+    """Each image's source in the pairs that every method gets: the image before it."""
+    return torch.arange(count).roll(1).tolist()
+
+
+def mixed_pairs(
+    model: nn.Module,
+    spec: MethodSpec,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    num_classes: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> list[MixedPair]:
+    """The batch, each image with the one before as its source, as one step of the method mixes it.
+
+    Args:
+        model: a timm model, in evaluation mode for this step; given back as it was.
+        spec: the method, made to pair and to paste like that where it can.
+        images: `[B, C, H, W]`, normalised.
+        labels: `[B]`.
+        num_classes: classes of the model.
+        mean: of the normalisation, per channel.
+        std: of the normalisation, per channel.
+    """
+    known = set().union(*(method_options(member, spec.options) for member in spec.name.split("+")))
+    forced = {option: value for option, value in SAME_PAIRS.items() if option in known}
+    task = MixTask(model, _shown_method(spec, {**spec.options, **forced}, num_classes=num_classes, seed=0))
+    with torch.no_grad(), task.view.evaluating():
+        mixed = task(images, labels)["mixed"]
+    # a mix inside the network, or no mix at all, leaves nothing to outline
+    outlined = mixed.draw.kind == "paste" and mixed.source_mask is not None
+    found = []
+    for i, (source, wanted) in enumerate(zip(mixed.source_index.tolist(), pair_sources(len(images)), strict=True)):
+        found.append(
+            MixedPair(
+                mixed=pixels_of(mixed.images[i], mean, std),
+                source_weight=float(mixed.source_weight[i]),
+                pasted=mixed.source_mask[i].cpu().numpy() if outlined else None,
+                partner=source if source not in (i, wanted) else None,
+            )
+        )
+    return found
+
+
+def _shown_method(spec: MethodSpec, options: dict[str, Any], *, num_classes: int, seed: int) -> MixMethod:
+    settings = {**options, "num_classes": num_classes, "seed": seed}
+    return pasting_method(spec.name, **settings) or create_method(spec.name, **settings)

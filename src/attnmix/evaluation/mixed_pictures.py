@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnmix.evaluation.label_content import visible_share
 from attnmix.methods import MixMethod
-from attnmix.mixing import Paste, fold_tokens, grid_share, mask_to_grid
+from attnmix.mixing import fold_tokens, grid_share, mask_to_grid
 from attnmix.task import MixTask
 
 
@@ -29,7 +29,7 @@ class MixedPicture:
         weights: of the source: "label", what the method gives it; where something is pasted also "area", its
             share of the pixels, "attention", its share of the attention on the mixed image, and "visible", its
             share of the object pixels, None where unknown.
-        window: the pasted box in the mixed image, (top, left, height, width) in pixels; None where blended.
+        pasted: `[H, W]` bool, True = pixel of the source; None where blended.
     """
 
     method: str
@@ -40,7 +40,7 @@ class MixedPicture:
     source_label: str
     target_label: str
     weights: dict[str, float | None]
-    window: tuple[int, int, int, int] | None = None
+    pasted: np.ndarray | None = None
 
 
 def mixed_pictures(
@@ -84,27 +84,28 @@ def mixed_pictures(
         attention = read(tap, -1, images.shape[-2:])
         weights: dict[str, float | None] = {"label": float(mixed.source_weight[i])}
         source = int(mixed.source_index[i])
-        window = None
-        if isinstance(mixed.draw, Paste) and mixed.source_mask is not None:
-            on_source = grid_share(attention, mask_to_grid(mixed.source_mask, grid, how="area"))
-            weights["area"] = float(mixed.source_mask[i].float().mean())
+        pasted = None
+        share = mixed.source_map
+        if mixed.draw.kind == "paste" and share is not None:
+            on_source = grid_share(attention, mask_to_grid(share, grid, how="area"))
+            weights["area"] = float(share[i].mean())
             weights["attention"] = float(on_source[i])
             # an image without a single object pixel is one whose object nobody marked
             known = masks is not None and bool(masks[i].any() and masks[source].any())
             weights["visible"] = _or_none(visible_share(mixed, masks)[i]) if masks is not None and known else None
-            top, left, height, width = mixed.draw.box[i].tolist()
-            window = (top, left, height, width)
+            if mixed.source_mask is not None:
+                pasted = mixed.source_mask[i].cpu().numpy()
         found.append(
             MixedPicture(
                 method=name,
-                source=_shown(images[source], mean, std),
-                target=_shown(images[i], mean, std),
-                mixed=_shown(mixed.images[i], mean, std),
+                source=pixels_of(images[source], mean, std),
+                target=pixels_of(images[i], mean, std),
+                mixed=pixels_of(mixed.images[i], mean, std),
                 attention=fold_tokens(attention, grid)[i].cpu().numpy(),
                 source_label=classes[source],
                 target_label=classes[i],
                 weights=weights,
-                window=window,
+                pasted=pasted,
             )
         )
     return found
@@ -114,7 +115,7 @@ def _or_none(share: Tensor) -> float | None:
     return float(share) if math.isfinite(share) else None
 
 
-def _shown(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
+def pixels_of(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
     """A normalised image `[C, H, W]` as `[H, W, C]` in 0..1."""
     scale, shift = (image.new_tensor(list(values))[:, None, None] for values in (std, mean))
     return (image * scale + shift).clamp(0, 1).permute(1, 2, 0).cpu().numpy()

@@ -12,10 +12,9 @@ from attnmix.evaluation.exam import Answer, Exam, Question, no_attention
 from attnmix.evaluation.mixed_pictures import MixedPicture, mixed_pictures
 from attnmix.evaluation.pasting import options_of_pasting, pasting_method, spelled_out
 from attnmix.evaluation.subject import Subject
-from attnmix.mixing import Paste, fold_tokens
+from attnmix.mixing import fold_tokens
 
 COUNT = 6
-NO_WINDOW = (-1, -1, -1, -1)
 
 
 @torch.no_grad()
@@ -26,8 +25,8 @@ def _ask(exam: Exam) -> Answer:
     labels = exam.data.model_labels(picked.labels)
     boxed = pasting_method("cutmix", num_classes=_view(subject).num_classes, seed=exam.seed)
     assert boxed is not None
-    mixed = boxed.mix(_view(subject), picked.images)
-    assert isinstance(mixed.draw, Paste)
+    mixed = boxed.mix(_view(subject), picked.images, labels)
+    assert mixed.source_mask is not None
 
     unmixed_best, confidence = _predictions(exam, picked.images)
     mixed_best, _ = _predictions(exam, mixed.images)
@@ -36,7 +35,7 @@ def _ask(exam: Exam) -> Answer:
         "attention": _attention(subject, picked.images),
         "mixed_images": _bytes(subject, mixed.images),
         "mixed_attention": _attention(subject, mixed.images),
-        "mixed_boxes": mixed.draw.box.cpu().numpy(),
+        "mixed_pasted": mixed.source_mask.cpu().numpy(),
     }
     notes = [
         f"{len(names)} images taken evenly from the data, and each with a box of another one pasted on (CutMix's "
@@ -128,8 +127,13 @@ def _gallery_arrays(rows: Sequence[MixedPicture]) -> dict[str, np.ndarray]:
         "gallery_target": np.stack([_to_bytes(row.target) for row in rows]),
         "gallery_mixed": np.stack([_to_bytes(row.mixed) for row in rows]),
         "gallery_attention": np.stack([row.attention for row in rows]).astype(np.float16),
-        "gallery_window": np.array([row.window or NO_WINDOW for row in rows]),
+        "gallery_pasted": np.stack([_pasted(row) for row in rows]),
     }
+
+
+def _pasted(row: MixedPicture) -> np.ndarray:
+    """`[H, W]` bool; all False where there is nothing to outline."""
+    return np.zeros(row.mixed.shape[:2], dtype=bool) if row.pasted is None else row.pasted
 
 
 def _gallery_record(row: MixedPicture) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from attnmix.evaluation.exam import Answer
 
-FORMAT = 1
+FORMAT = 2
 FOLDER = "answers"
 
 

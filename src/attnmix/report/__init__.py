@@ -14,6 +14,9 @@ from attnmix.report.evaluation.tables import evaluation_summary as evaluation_su
 from attnmix.report.gallery import GalleryRow as GalleryRow
 from attnmix.report.gallery import gallery as gallery
 from attnmix.report.page import write_report as write_report
+from attnmix.report.pairs import ImagePairs as ImagePairs
+from attnmix.report.pairs import MixedPair as MixedPair
+from attnmix.report.pairs import pairs as pairs
 from attnmix.report.table import control_table as control_table
 from attnmix.report.table import format_summary as format_summary
 from attnmix.report.table import summary_markdown as summary_markdown

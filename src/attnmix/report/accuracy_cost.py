@@ -1,4 +1,4 @@
-"""Accuracy against cost, one labelled point for each method."""
+"""Accuracy against training time (SMMix Fig. 1), one labelled point for each method."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,16 +7,27 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import Bbox
 
 from attnmix.report.results import Results, method_labels, number, pair, summary_of
-from attnmix.report.style import FAINT, RULE, as_written, calm, darker, method_styles, new_figure, say, short
+from attnmix.report.style import FAINT, as_written, calm, darker, method_styles, new_figure, say, short
+
+FEW = 10  # points: more take a larger figure
+GREATLY = 3
+GAPS = (8.0, 14.0, 22.0, 32.0, 46.0, 62.0, 80.0)  # in points, between a point and its label
+NEAR = 16
+PLACES = ((1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1))
+FURTHER = ((1, 2), (-1, 2), (1, -2), (-1, -2), (1, 3), (-1, 3), (1, -3), (-1, -3))
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where one method stands: step-time ratio to CutMix and top-1 in percent, each with its two ends."""
+    """Where one method stands: training time as a ratio to CutMix's and top-1 in percent, each with its two ends.
+
+    All runs of a comparison take as many steps, so the ratio of training times is that of step times, which are
+    measured in turns; the seconds of a run are also those of what else its machine did.
+    """
 
     label: str
     ratio: float
@@ -39,15 +50,16 @@ def measured_points(results: Results) -> list[Point]:
 
 
 def accuracy_cost(results: Results) -> Figure:
-    """Mean top-1 (bars: least to greatest seed) against the step-time ratio to CutMix (bars: its interval).
+    """Mean top-1 (bars: least to greatest seed) against training time relative to CutMix's (bars: its interval).
 
-    Methods without an accuracy or a step time are left out.
+    Methods without an accuracy or a step time are left out. Times that differ greatly are on a logarithmic axis.
     """
-    figure = new_figure(5.2, 4.2)
-    axes = figure.subplots()
-    calm(axes)
     styles = method_styles(method_labels(results))
     points = measured_points(results)
+    many = len(points) > FEW
+    figure = new_figure(9.2, 7.0) if many else new_figure(5.2, 4.2)
+    axes = figure.subplots()
+    calm(axes)
     for point in points:
         style = styles[point.label]
         axes.errorbar(
@@ -59,14 +71,21 @@ def accuracy_cost(results: Results) -> Figure:
             marker=style.marker,
             markersize=7,
             linewidth=1.4,
+            elinewidth=1.0 if many else 1.4,
             capsize=2.5,
         )
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xlabel("time of a training step, CutMix = 1")
+    ratios = [point.ratio for point in points]
+    if points and max(ratios) > GREATLY * min(ratios) > 0:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_xlabel("training time, CutMix = 1")
     axes.set_ylabel("evaluation top-1 (%)")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}×"))
     if points:
-        axes.margins(0.16, 0.12)
+        axes.margins(0.08 if many else 0.16, 0.12)
         axes.axvline(1.0, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0.5)
         _label(figure, axes, points, [darker(styles[point.label].color) for point in points])
     else:
@@ -107,6 +126,9 @@ def _label(figure: Figure, axes: Axes, points: Sequence[Point], colors: Sequence
         probe.remove()
         center, distance = best_place(anchor, size, taken, axes.bbox, scale=scale)
         taken.append(_box(center, size))
+        far = distance > NEAR
+        if far:
+            taken += leader(anchor, center, size, scale=scale)
         note = axes.annotate(
             name,
             xy=tuple(anchor / scale),
@@ -117,7 +139,7 @@ def _label(figure: Figure, axes: Axes, points: Sequence[Point], colors: Sequence
             va="center",
             fontsize=9.5,
             color=color,
-            arrowprops={"arrowstyle": "-", "color": RULE, "shrinkB": 5} if distance > 16 else None,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkB": 5} if far else None,
         )
         note.set_in_layout(False)
 
@@ -127,17 +149,19 @@ def best_place(
 ) -> tuple[np.ndarray, float]:
     """Centre for a box of `size` near `anchor` that covers least of `taken` and leaves `frame` least.
 
-    Places are tried from near to far, right first; the first free one wins. Returns the centre in pixels and
-    the gap in points between anchor and box.
+    Places are tried from near to far, right first; the first free one wins, of a far one also its leader's way.
+    Returns the centre in pixels and the gap in points between anchor and box.
     """
     best, best_gap, least = np.asarray(anchor, dtype=float), 0.0, np.inf
-    for gap in (8.0, 14.0, 22.0, 32.0, 46.0):
-        for across, up in ((1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1)):
+    others = np.array([box.extents for box in taken]).reshape(-1, 4)
+    whole = np.array([frame.extents])
+    for gap in GAPS:
+        for across, up in PLACES if gap <= NEAR else (*PLACES, *FURTHER):
             reach = gap * scale * (0.75 if across and up else 1.0)
             center = anchor + np.array([across, up]) * (reach + np.array([size[0] / 2, size[1] / 2]))
             box = _box(center, size)
-            inside = _shared(box, frame)
-            cost = sum(_shared(box, other) for other in taken) + 4 * (box.width * box.height - inside)
+            way = leader(anchor, center, size, scale=scale) if gap > NEAR else []
+            cost = _shared([box, *way], others) + 4 * (box.width * box.height - _shared([box], whole))
             if cost < least - 1e-6:
                 best, best_gap, least = center, gap, cost
             if cost <= 1e-6:
@@ -145,11 +169,22 @@ def best_place(
     return best, best_gap
 
 
+def leader(anchor: np.ndarray, center: np.ndarray, size: np.ndarray, *, scale: float = 1.0) -> list[Bbox]:
+    """Small boxes along the line from a label's edge to its anchor, without the marker."""
+    away = np.asarray(anchor) - center
+    # where the line leaves the label
+    start = np.min(np.divide(size / 2, np.abs(away), out=np.full(2, np.inf), where=away != 0))
+    stop = 1 - 8 * scale / max(float(np.hypot(*away)), 1e-9)
+    steps = np.linspace(start, stop, max(int((stop - start) * np.hypot(*away) / (4 * scale)), 2))
+    return [_box(center + step * away, np.full(2, 1.5 * scale)) for step in steps] if start < stop else []
+
+
 def _box(center: np.ndarray, size: np.ndarray) -> Bbox:
     return Bbox.from_bounds(*(np.asarray(center) - np.asarray(size) / 2), *size)
 
 
-def _shared(one: Bbox, other: Bbox) -> float:
-    """Area that two boxes share, in square pixels."""
-    overlap = Bbox.intersection(one, other)
-    return 0.0 if overlap is None else float(overlap.width * overlap.height)
+def _shared(boxes: Sequence[Bbox], others: np.ndarray) -> float:
+    """Area that boxes share with `others` `[n, 4]`, left, bottom, right, top; summed, in square pixels."""
+    ours = np.array([box.extents for box in boxes])[:, None]
+    sides = np.minimum(ours[..., 2:], others[:, 2:]) - np.maximum(ours[..., :2], others[:, :2])
+    return float(sides.clip(min=0).prod(axis=-1).sum())

@@ -5,13 +5,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from attnmix.report.results import Results, method_labels, number, runs_of
-from attnmix.report.style import as_written, calm, method_styles, new_figure, say, short
+from attnmix.report.results import MISSING, Results, method_labels, number, runs_of
+from attnmix.report.style import (
+    RULE,
+    MethodStyle,
+    as_written,
+    calm,
+    darker,
+    method_styles,
+    new_figure,
+    say,
+    short,
+)
 
+TOGETHER = 8  # methods in one panel
+COLUMNS = 5
 PANELS = (("eval_top1", "evaluation top-1 (%)"), ("train_loss", "training loss"))
 
 
@@ -47,31 +60,29 @@ def learning_curves(results: Results) -> Figure:
     """Evaluation top-1 and training loss by epoch: a line for each method's mean over seeds.
 
     The band around it reaches from the least to the greatest seed. A method without a finite value in a panel
-    has no line there.
+    has no line there. More than eight methods get a panel each, over the others' lines in grey.
     """
-    figure = new_figure(9.6, 4.6)
     styles = method_styles(method_labels(results))
+    curves = {
+        key: {label: curve for label in styles if len((curve := over_seeds(runs_of(results, label), key)).epochs)}
+        for key, _ in PANELS
+    }
+    draw = _draw_together if len(styles) <= TOGETHER else _draw_apart
+    return as_written(draw(curves, styles))
+
+
+def _draw_together(curves: Mapping[str, Mapping[str, Curve]], styles: Mapping[str, MethodStyle]) -> Figure:
+    figure = new_figure(9.6, 4.6)
     shown: dict[str, Line2D] = {}
     for axes, (key, title) in zip(figure.subplots(1, 2), PANELS, strict=True):
         calm(axes)
         for i, (label, style) in enumerate(styles.items()):
-            curve = over_seeds(runs_of(results, label), key)
-            if not len(curve.epochs):
+            if label not in curves[key]:
                 continue
+            curve = curves[key][label]
             every = max(1, len(curve.epochs) // 6)  # markers staggered, so that they do not hide each other
-            (shown[label],) = axes.plot(
-                curve.epochs,
-                curve.mean,
-                color=style.color,
-                linestyle=style.line,
-                linewidth=1.6,
-                marker=style.marker,
-                markersize=5,
-                markevery=(i % every, every),
-            )
-            if np.any(curve.high > curve.low):
-                band = axes.fill_between(curve.epochs, curve.low, curve.high, color=style.color, alpha=0.14)
-                band.set_linewidth(0)
+            shown[label] = _draw_line(axes, curve, style, marker=style.marker, markevery=(i % every, every))
+            shown[label].set_linestyle(style.line)
         axes.set_title(title, loc="left", fontsize=11)
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -87,4 +98,40 @@ def learning_curves(results: Results) -> Figure:
             ncols=min(len(names), columns),
             frameon=False,
         )
-    return as_written(figure)
+    return figure
+
+
+def _draw_apart(curves: Mapping[str, Mapping[str, Curve]], styles: Mapping[str, MethodStyle]) -> Figure:
+    rows = -(-len(styles) // COLUMNS)
+    figure = new_figure(9.6, len(PANELS) * (0.6 + 1.25 * rows))
+    parts: Any = figure.subfigures(len(PANELS), 1)
+    for part, (key, title) in zip(parts, PANELS, strict=True):
+        part.suptitle(title, x=0.01, ha="left", fontsize=11)
+        part.supxlabel("epoch", fontsize=9)
+        grid: np.ndarray = part.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False)
+        panels: list[Axes] = list(grid.flat)
+        for axes in panels[len(styles) :]:
+            axes.remove()
+        for i, ((label, style), axes) in enumerate(zip(styles.items(), panels, strict=False)):
+            calm(axes)
+            for other, curve in curves[key].items():
+                if other != label:
+                    axes.plot(curve.epochs, curve.mean, color=RULE, linewidth=0.7, zorder=1)
+            if label in curves[key]:
+                _draw_line(axes, curves[key][label], style)
+            else:
+                say(axes, MISSING)
+            axes.set_title(short(label, 28), loc="left", fontsize=8.5, pad=3, color=darker(style.color))
+            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+            axes.yaxis.set_major_locator(MaxNLocator(4))
+            axes.tick_params(labelsize=8, labelbottom=i + COLUMNS >= len(styles))  # the last of its column
+    return figure
+
+
+def _draw_line(axes: Axes, curve: Curve, style: MethodStyle, **marks: Any) -> Line2D:
+    """The mean's line, over a band from the least to the greatest seed."""
+    (line,) = axes.plot(curve.epochs, curve.mean, color=style.color, linewidth=1.6, markersize=5, **marks)
+    if np.any(curve.high > curve.low):
+        band = axes.fill_between(curve.epochs, curve.low, curve.high, color=style.color, alpha=0.14)
+        band.set_linewidth(0)
+    return line

@@ -27,8 +27,8 @@ class GalleryRow:
 
     `source`, `target` and `mixed` are [H, W, 3] floats 0..1, `attention` is [gh, gw] or None. `weights` are
     of the source: "label", what the method gives it; "area", its share of the pixels; "attention", its share of
-    the attention on the mixed image; "visible", its true share of the object pixels; None where unknown. `window`
-    is the pasted box in the mixed image as (top, left, height, width) in pixels, or None.
+    the attention on the mixed image; "visible", its true share of the object pixels; None where unknown. `pasted`
+    is [H, W] bool, True = pixel of the source, or None.
     """
 
     method: str
@@ -39,7 +39,7 @@ class GalleryRow:
     source_label: str
     target_label: str
     weights: dict[str, float | None]
-    window: tuple[int, int, int, int] | None = None
+    pasted: np.ndarray | None = None
 
 
 def gallery(
@@ -82,7 +82,7 @@ def _draw_row(sheet: Sheet, top: float, row: GalleryRow, color: str) -> None:
         axes = sheet.axes(_left(column), top, CELL, CELL)
         axes.imshow(drawable(image), interpolation="nearest")
         if column == 2:
-            outline(axes, row.window)
+            outline(axes, row.pasted)
     for column, label in enumerate((row.source_label, row.target_label)):
         sheet.write(_left(column), top + CELL + CAPTION / 2 - 0.02, short(label, 18), color=INK)
     _draw_attention(sheet.axes(_left(3), top, CELL, CELL), row)
@@ -92,7 +92,7 @@ def _draw_row(sheet: Sheet, top: float, row: GalleryRow, color: str) -> None:
 def _draw_attention(axes: Axes, row: GalleryRow) -> None:
     draw_map(axes, row.mixed, row.attention)
     if row.attention is not None:
-        outline(axes, row.window)
+        outline(axes, row.pasted)
 
 
 def _draw_weights(axes: Axes, weights: dict[str, float | None], color: str) -> None:

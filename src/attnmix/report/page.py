@@ -5,17 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from attnmix.report.ablation import ablation_notes, ablation_table
-from attnmix.report.accuracy_cost import accuracy_cost, measured_points
+from attnmix.report.accuracy_cost import FEW, accuracy_cost, measured_points
 from attnmix.report.confusion import confusion_matrix, summed_confusion
 from attnmix.report.curves import learning_curves
 from attnmix.report.gallery import GalleryRow, gallery
 from attnmix.report.page_parts import as_picture, environment, file_names, moment, sections, write_pictures
+from attnmix.report.pairs import ImagePairs
+from attnmix.report.pairs import pairs as pairs_sheet
 from attnmix.report.results import MISSING, Results, entries, method_labels, number, show_share, summary_of
 from attnmix.report.style import method_styles
 from attnmix.report.table import RUN_COLUMNS, SUMMARY_COLUMNS, control_table, run_table, summary_table
 
+FOLDED_PAST = 8  # methods: then what shows each of them at length opens on a click
 
-def write_report(results: dict[str, Any], gallery_rows: Sequence[GalleryRow], out_dir: Path) -> Path:
+
+def write_report(
+    results: dict[str, Any],
+    gallery_rows: Sequence[GalleryRow],
+    out_dir: Path,
+    *,
+    pairs: ImagePairs | None = None,
+) -> Path:
     """Write `out_dir/figures/*.png` and `out_dir/report.html`, and return the page's path.
 
     The page needs neither network nor script nor the PNG files. What the results lack is shown as a dash.
@@ -30,7 +40,11 @@ def write_report(results: dict[str, Any], gallery_rows: Sequence[GalleryRow], ou
         wide=True,
     )
     points = measured_points(results)
-    cost = as_picture(accuracy_cost(results), "accuracy-cost", _cost_in_words(points))
+    cost = as_picture(accuracy_cost(results), "accuracy-cost", _cost_in_words(points), wide=len(points) > FEW)
+    same_pairs = None
+    if pairs is not None:
+        sheet = pairs_sheet(pairs, methods=labels)
+        same_pairs = as_picture(sheet, "pairs", _pairs_in_words(pairs), wide=True)
     examples = None
     if gallery_rows:
         sheet = gallery(gallery_rows, methods=labels)
@@ -42,8 +56,8 @@ def write_report(results: dict[str, Any], gallery_rows: Sequence[GalleryRow], ou
         if summed_confusion(results, label) is not None
     ]
 
-    pictures = [curves, cost, *([examples] if examples else []), *(picture for _, picture in confusions)]
-    write_pictures(pictures, out_dir / "figures")
+    optional = [picture for picture in (same_pairs, examples) if picture is not None]
+    write_pictures([curves, cost, *optional, *(picture for _, picture in confusions)], out_dir / "figures")
 
     template = environment().get_template("report.html.j2")
     page = template.render(
@@ -63,7 +77,9 @@ def write_report(results: dict[str, Any], gallery_rows: Sequence[GalleryRow], ou
         curves=curves,
         cost=cost,
         not_in_cost=[label for label in labels if label not in {point.label for point in points}],
+        pairs=same_pairs,
         gallery=examples,
+        many=len(labels) > FOLDED_PAST,
         confusions=confusions,
         without_confusion=[label for label in labels if label not in dict(confusions)],
         settings=list(sections(results.get("recipe") or {})),
@@ -97,7 +113,11 @@ def _mixup_shares(results: Results) -> list[tuple[str, list[str]]]:
 
 def _cost_in_words(points: Sequence[Any]) -> str:
     each = "; ".join(f"{p.label} {p.top1:.1f} % at {p.ratio:.2f} times CutMix" for p in points)
-    return f"Top-1 against step time: {each or 'nothing measured yet'}."
+    return f"Top-1 against training time: {each or 'nothing measured yet'}."
+
+
+def _pairs_in_words(found: ImagePairs) -> str:
+    return f"{len(found.images)} pairs of images, the same ones mixed by {', '.join(found.mixed) or 'no method'}."
 
 
 def _gallery_in_words(rows: Sequence[GalleryRow]) -> str:

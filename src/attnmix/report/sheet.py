@@ -5,13 +5,15 @@ A layout engine takes seconds over this many axes.
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
 from matplotlib.patheffects import Stroke
 
 from attnmix.report.results import MISSING
 from attnmix.report.style import RULE, new_figure, say
 
 MARGIN = 0.12  # inches
+LONG = 6  # sides of the picture: a longer border is drawn thinner
 
 
 class Sheet:
@@ -47,15 +49,35 @@ def drawable(image: np.ndarray) -> np.ndarray:
     return np.clip(np.nan_to_num(np.asarray(image, dtype=float)), 0.0, 1.0)
 
 
-def outline(axes: Axes, window: tuple[int, int, int, int] | None) -> None:
-    """Outline the pasted box, white on dark so that it shows on any picture."""
-    if window is None:
+def outline(axes: Axes, pasted: np.ndarray | None) -> None:
+    """Outline what was pasted, `[H, W]` bool, along its pixels' edges, white on dark to show on any picture."""
+    if pasted is None or not pasted.any():
         return
-    top, left, height, width = window
-    box = Rectangle((left - 0.5, top - 0.5), width, height, fill=False, edgecolor="white", linewidth=1.4)
-    box.set_path_effects([Stroke(linewidth=3, foreground="black", alpha=0.6), Stroke(linewidth=1.4)])
-    box.set_clip_on(False)  # a box at the border keeps its whole line
-    axes.add_patch(box)
+    ends = border(pasted)
+    # a box has four sides; a ragged border would hide what it encloses under lines as thick
+    length = np.abs(ends[:, 1] - ends[:, 0]).sum() / (sum(pasted.shape) / 2)
+    thin = float(np.clip(LONG / length, 0.35, 1.0))
+    # one path, so that lines do not shade each other where they meet
+    path = Path(np.reshape(ends, (-1, 2)), np.tile([Path.MOVETO, Path.LINETO], len(ends)))
+    lines = PathPatch(path, fill=False, edgecolor="white", linewidth=1.4 * thin, capstyle="projecting")
+    dark = Stroke(linewidth=3 * thin, foreground="black", alpha=0.6)
+    lines.set_path_effects([dark, Stroke(linewidth=1.4 * thin)])
+    lines.set_clip_on(False)  # a region at the border keeps its whole line
+    axes.add_patch(lines)
+
+
+def border(pasted: np.ndarray) -> np.ndarray:
+    """Where a mask `[H, W]` ends: straight lines `[n, 2, 2]`, both ends as (x, y); pixel centres are whole."""
+    found = []
+    for mask, turned in ((pasted, False), (pasted.T, True)):
+        inside = np.pad(np.asarray(mask, dtype=bool), 1)
+        edge = inside[1:] != inside[:-1]  # between two rows; its outer columns are False
+        change = np.diff(edge.astype(np.int8), axis=1)
+        row, first = np.nonzero(change == 1)
+        _, last = np.nonzero(change == -1)
+        lines = np.stack([np.stack([first, row], axis=-1), np.stack([last, row], axis=-1)], axis=1)
+        found.append(lines[..., ::-1] if turned else lines)
+    return np.concatenate(found) - 0.5
 
 
 def draw_map(axes: Axes, image: np.ndarray, values: np.ndarray | None) -> None:

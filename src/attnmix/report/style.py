@@ -17,8 +17,12 @@ INK = "#222222"
 FAINT = "#6b7280"
 RULE = "#d7dbe0"
 
-# Okabe and Ito's colours, told apart under every common colour blindness; their yellow is too pale on white.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d")
+# Okabe and Ito's colours, told apart under every common colour blindness; their yellow is too pale on white. Then
+# four dark ones that lie no nearer to any other, under any of these, than theirs to each other.
+PALETTE = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d"),
+    *("#8c510a", "#762a83", "#1b1b6b", "#7f0000"),
+)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", ":", "-.")
 
@@ -41,7 +45,7 @@ def darker(color: str) -> str:
 
 
 def method_styles(labels: Sequence[str]) -> dict[str, MethodStyle]:
-    """A style for each label by its position; past seven the colours repeat with another line and marker."""
+    """A style for each label by its position; past eleven the colours repeat with another line and marker."""
     return {
         label: MethodStyle(
             PALETTE[i % len(PALETTE)],

@@ -21,7 +21,7 @@ LONG = [
 def make_evaluation(count: int = 2, *, classes: int = 12, seed: int = 0) -> tuple[dict[str, Any], dict[str, dict]]:
     """Results and arrays with every question answered by each of `count` models."""
     draw = np.random.default_rng(seed)
-    labels = LONG[:count]
+    labels = [*LONG, *(f"model {i}" for i in range(len(LONG), count))][:count]
     makers = {
         "accuracy": lambda i: _accuracy(draw, i, classes),
         "shift": _shift,
@@ -230,7 +230,9 @@ def _arrays(draw: np.random.Generator, side: int = 32) -> dict[str, np.ndarray]:
     )
     pixels = np.uint8(255 * np.clip(images / 2 + 0.3, 0, 1))
     boxes = np.array([[4 * k % 16, 8, 12, 14] for k in range(6)])
-    window = np.concatenate([boxes[:2], [[-1, -1, -1, -1]]])
+    pasted = np.zeros((6, side, side), dtype=bool)
+    for mask, (top, left, height, width) in zip(pasted, boxes, strict=True):
+        mask[top : top + height, left : left + width] = True
     return {
         "images": pixels,
         "attention": draw.random((6, 7, 7)),
@@ -239,10 +241,10 @@ def _arrays(draw: np.random.Generator, side: int = 32) -> dict[str, np.ndarray]:
         "mixed_attention": draw.random((6, 7, 7)),
         "mixed_activation_source": draw.random((6, 7, 7)),
         "mixed_activation_target": draw.random((6, 7, 7)),
-        "mixed_boxes": boxes,
+        "mixed_pasted": pasted,
         "gallery_source": pixels[:3],
         "gallery_target": pixels[3:],
         "gallery_mixed": pixels[:3],
         "gallery_attention": draw.random((3, 7, 7)),
-        "gallery_window": window,
+        "gallery_pasted": pasted[:3] & np.array([True, True, False])[:, None, None],  # the last blended
     }

@@ -10,7 +10,7 @@ from attnmix.report.evaluation.legend import CONTROL
 from attnmix.report.evaluation.lines import fluctuation_lines, occlusion_lines, shuffle_lines
 from attnmix.report.evaluation.pictures import MIXED, UNMIXED, gallery_rows, mixed_gallery, picture_sheets
 from attnmix.report.evaluation.regions import region_squares
-from attnmix.report.style import method_styles
+from attnmix.report.style import PALETTE, method_styles
 from tests.report.conftest import texts
 from tests.report.evaluation.made_up import make_evaluation
 
@@ -85,12 +85,13 @@ def test_controls_are_grey_and_drawn_once_where_models_share_them(results):
     assert [line.get_color() for line in axes.lines] == colors(results)  # whose untrained network it is
 
 
-def test_past_seven_models_bars_are_told_apart_by_stripes():
-    results, _ = make_evaluation(8, classes=1)
-    bars = shift_bars(results).axes[0].patches[:8]
-    assert bars[0].get_facecolor() == bars[7].get_facecolor()
+def test_past_the_colours_bars_are_told_apart_by_stripes():
+    count = len(PALETTE)
+    results, _ = make_evaluation(count + 1, classes=1)
+    bars = shift_bars(results).axes[0].patches[: count + 1]
+    assert bars[0].get_facecolor() == bars[count].get_facecolor()
     assert bars[0].get_hatch() is None
-    assert bars[7].get_hatch()
+    assert bars[count].get_hatch()
 
 
 def test_dots_of_classes_up_to_thirty():
@@ -162,7 +163,7 @@ def test_mixed_pictures_with_their_box_and_both_classes():
     assert {"for source class", "for target class", "pug", "on $Birman", "1. pug", "2. Abyssinian"} <= set(
         texts(figure)
     )
-    boxes = [patch.get_bbox().bounds for patch in shown(figure)[3].patches]
+    boxes = [patch.get_path().get_extents().bounds for patch in shown(figure)[3].patches]
     assert boxes == [(7.5, 3.5, 14, 12)]  # of the second image
 
 
@@ -177,7 +178,7 @@ def test_more_than_three_models_are_spread_over_sheets():
 def test_missing_arrays():
     results, arrays = make_evaluation(2)
     first, second = arrays.values()
-    del first["images"], first["activation"], first["mixed_boxes"], second["mixed_boxes"]
+    del first["images"], first["activation"], first["mixed_pasted"], second["mixed_pasted"]
     ((_, figure),) = picture_sheets(results, arrays, UNMIXED)
     assert texts(figure).count("–") == 6  # the first model's activation
     for held in (first, second):
@@ -198,8 +199,8 @@ def test_gallery_rows():
         "deit_small_patch16_224 · transmix",
     ]
     assert len(rows) == 6
-    assert rows[0].window == (0, 8, 12, 14)
-    assert rows[2].window is None
+    assert np.argwhere(rows[0].pasted)[[0, -1]].tolist() == [[0, 8], [11, 21]]
+    assert not rows[2].pasted.any()
     assert rows[3].attention is None
     assert rows[0].weights == {"label": 0.31, "area": 0.25, "attention": 0.31, "visible": None}
     np.testing.assert_allclose(rows[1].target, arrays["deit_small_patch16_224"]["gallery_target"][1] / 255)

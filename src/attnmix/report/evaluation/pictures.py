@@ -29,7 +29,7 @@ class Kind:
     table: str
     maps: tuple[tuple[str, str], ...]  # (title, array)
     instead: tuple[str, str] | None = None  # where no model has any of the maps
-    boxes: str = ""
+    pasted: str = ""
     lines: int = 1
 
 
@@ -39,7 +39,7 @@ MIXED = Kind(
     "mixed",
     (("for source class", "mixed_activation_source"), ("for target class", "mixed_activation_target")),
     ("attention", "mixed_attention"),
-    "mixed_boxes",
+    "mixed_pasted",
     lines=2,
 )
 
@@ -79,9 +79,9 @@ def gallery_rows(results: Results, arrays: read.Arrays) -> Iterator[tuple[str, G
     """The model and a row for each record of the table "gallery" that has its three pictures."""
     for label, records in read.table(results, QUESTION, "gallery").items():
         for i, record in enumerate(records):
-            source, target, mixed, attention, window = (
+            source, target, mixed, attention, pasted = (
                 _row(_array(arrays, label, f"gallery_{name}"), i)
-                for name in ("source", "target", "mixed", "attention", "window")
+                for name in ("source", "target", "mixed", "attention", "pasted")
             )
             if source is None or target is None or mixed is None:
                 continue
@@ -94,7 +94,7 @@ def gallery_rows(results: Results, arrays: read.Arrays) -> Iterator[tuple[str, G
                 source_label=str(record.get("source label") or MISSING),
                 target_label=str(record.get("target label") or MISSING),
                 weights={name: number(record.get(name)) for name in WEIGHTS},
-                window=_box(window),
+                pasted=pasted,
             )
             yield label, row
 
@@ -123,8 +123,8 @@ def _sheet(
     sheet = Sheet(width, MARGIN + MODEL + HEAD + len(images) * row_height)
     styles = method_styles(read.model_labels(results))
     tables = read.table(results, QUESTION, kind.table)
-    boxes = next(
-        (found for found in (_array(arrays, label, kind.boxes) for label in arrays) if found is not None), None
+    pasted = next(
+        (found for found in (_array(arrays, label, kind.pasted) for label in arrays) if found is not None), None
     )
     lefts = [MARGIN + CELL + BLOCK_GAP + i * (block + BLOCK_GAP) for i in range(len(labels))]
 
@@ -137,10 +137,10 @@ def _sheet(
             sheet.write(left + column * (CELL + GAP), first_row - HEAD / 2, title, color=FAINT)
     for i, image in enumerate(images):
         top = first_row + i * row_height
-        image, box = _pixels(image), _box(_row(boxes, i))
+        image, region = _pixels(image), _row(pasted, i)
         axes = sheet.axes(MARGIN, top, CELL, CELL)
         axes.imshow(drawable(image), interpolation="nearest")
-        outline(axes, box)
+        outline(axes, region)
         known = next((records[i] for records in tables.values() if i < len(records)), {})
         _write_lines(sheet, MARGIN, top + CELL, CELL, [(text, INK) for text in _truth(known, kind)])
         for label, left in zip(labels, lefts, strict=True):
@@ -149,7 +149,7 @@ def _sheet(
                 values = _row(_array(arrays, label, name), i)
                 draw_map(axes, image, values)
                 if values is not None:
-                    outline(axes, box)
+                    outline(axes, region)
             records = tables.get(label, [])
             said = _said(records[i], kind) if i < len(records) else []
             _write_lines(sheet, left, top + CELL, block, said)
@@ -194,11 +194,3 @@ def _row(array: np.ndarray | None, i: int) -> np.ndarray | None:
 def _pixels(image: np.ndarray) -> np.ndarray:
     """An image as floats 0..1."""
     return image / 255.0 if image.dtype == np.uint8 else image
-
-
-def _box(window: np.ndarray | None) -> tuple[int, int, int, int] | None:
-    """(top, left, height, width); None for none (-1)."""
-    if window is None or len(window) != 4 or min(window) < 0:
-        return None
-    top, left, height, width = (int(value) for value in window)
-    return top, left, height, width
