@@ -4,6 +4,7 @@ import shlex
 import pytest
 import torch
 
+import attnmix
 from attnmix.benchmark import step
 from attnmix.benchmark.step_rows import ALL_ROWS
 from attnmix.cli import main
@@ -138,13 +139,25 @@ def test_methods_as_they_are_typed():
     ]
     assert rows[1].options == {"side_ratio": [0.5, 0.5], "fine": False}
     assert [row.method for row in parse_rows("idle-tap")] == ["idle-tap"]
+    others = {row.method: row.options for row in parse_rows("others")}
+    assert set(others) == set(attnmix.METHODS) - {row.method for row in ALL_ROWS}
+    for name, kind in attnmix.METHODS.items():
+        assert others.get(name, {}) == ({} if kind.teacher_option is None else {kind.teacher_option: "self"})
     more = parse_rows("all,smmix:consistency=false")
     assert more[:-1] == list(ALL_ROWS)
     assert more[-1].options == {"consistency": False}
 
 
 @pytest.mark.parametrize(
-    "typed", ["all,cutmix", "transmix,all", "all,tokenmixup:vertical=null", "idle-tap,idle-tap", "all,all"]
+    "typed",
+    [
+        "all,cutmix",
+        "transmix,all",
+        "all,tokenmixup:vertical=null",
+        "idle-tap,idle-tap",
+        "all,all",
+        "others,others",
+    ],
 )
 def test_a_row_is_named_once(typed):
     with pytest.raises(ValueError, match="twice"):

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 import attnmix
@@ -10,16 +12,28 @@ def listed(capsys, *words):
     return capsys.readouterr().out.splitlines()
 
 
-def test_methods_come_with_their_first_line(capsys):
-    lines = [line for line in listed(capsys, "methods") if line[2] != " "]
-    assert [line.split()[0] for line in lines] == list(attnmix.METHODS)
-    for line, kind in zip(lines, attnmix.METHODS.values(), strict=True):
-        assert line.endswith(kind.__doc__.partition("\n")[0])
+def test_every_method_is_listed_with_paper_cost_and_needs(capsys):
+    lines = listed(capsys, "methods")
+    starts = [number for number, line in enumerate(lines) if line[2] != " "]
+    blocks = [" ".join(" ".join(lines[i:j]).split()) for i, j in zip(starts, [*starts[1:], None], strict=True)]
+    assert [block.split()[0] for block in blocks] == [*attnmix.METHODS, "a+b"]
+    for block, kind in zip(blocks, attnmix.METHODS.values(), strict=False):
+        assert kind.about.paper in block
+        assert f"costs {kind.about.cost}".replace("`", "").replace("costs -", "costs nothing") in block
+        assert f"needs {', '.join(kind.about.needs) or 'nothing'}".replace("`", "") in block
 
 
-def test_methods_come_with_their_options_and_defaults(capsys):
-    text = " ".join(" ".join(listed(capsys, "methods", "s*")).split())
+def test_the_readme_has_the_same_table(capsys):
+    readme = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")
+    assert "\n".join(listed(capsys, "methods", "--markdown")) in readme
+    assert cli.main(["list", "models", "--markdown"]) == 2
+    assert "attnmix list methods --markdown" in capsys.readouterr().err
+
+
+def test_a_method_comes_with_its_options_and_defaults(capsys):
+    text = " ".join(" ".join(listed(capsys, "methods", "smmix")).split())
     assert "side_ratio=(0.25, 0.75), side_law='ratio'" in text
+    assert "Paper: Chen et al., ICCV 2023 Extra cost of a step: 1 forward" in text
     assert "side_ratio" not in " ".join(listed(capsys, "methods", "m*"))
 
 

@@ -19,6 +19,7 @@ examples:
   attnmix bench step --models deit_tiny_patch16_224,deit_small_patch16_224 --out benchmarks/results
   attnmix bench step --methods transmix,smmix:mixup_prob=0.5,tokenmixup:vertical=null --rounds 50
   attnmix bench step --methods all,smmix:consistency=false:block=5     # and SMMix's cheap clean pass
+  attnmix bench step --methods others                                  # what the papers compare with
   attnmix bench step --models deit_small_patch16_224 --batch_size 256 --dtype bfloat16 --compile --device cuda
 """
 
@@ -30,8 +31,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--methods",
         default="all",
         help="comma-separated; options after colons, as in smmix:mixup_prob=0.5; idle-tap is CutMix under a tap "
-        "that nothing reads; all is every method, SMMix in half of the steps too, and TokenMixup's parts. Steps "
-        "always paste unless mixup_prob is said; CutMix is always measured",
+        "that nothing reads; all is the papers' four methods, SMMix in half of the steps too, and TokenMixup's "
+        "parts; others is every other method of attnmix list methods. Steps always paste unless mixup_prob is "
+        "said; a teacher that is not named is the model itself; CutMix is always measured",
     )
     parser.add_argument("--batch_size", type=int, default=16, help="images of a step")
     parser.add_argument(
@@ -105,21 +107,25 @@ def parse_rows(typed: str) -> "list[StepRow]":
     """Read --methods.
 
     Raises:
-        ValueError: as `parse_methods`; idle-tap with options or named twice.
+        ValueError: as `parse_methods`; idle-tap with options; something named twice.
     """
     from attnmix.benchmark.step_rows import ALL_ROWS, IDLE_TAP, StepRow
     from attnmix.commands.method_specs import parse_methods
+    from attnmix.methods import METHODS
 
     words = [word.strip() for word in typed.split(",")]
     ours = [row for row in ALL_ROWS if "all" in words or (row.method == IDLE_TAP and IDLE_TAP in words)]
-    others = ",".join(word for word in words if word not in ("all", IDLE_TAP))
-    specs = parse_methods(others) if others or not ours else []
-    rows = [*ours, *(StepRow(spec.label, spec.name, spec.options) for spec in specs)]
+    named = [word for word in words if word not in ("all", "others", IDLE_TAP)]
+    if "others" in words:
+        covered = {row.method for row in ALL_ROWS}
+        named += [name for name in METHODS if name not in covered]
+    specs = parse_methods(",".join(named)) if named or not ours else []
+    rows = [*ours, *(StepRow(spec.label, spec.name, spec.taught_by("self").options) for spec in specs)]
     for i, row in enumerate(rows):
         if any((row.method, row.options) == (other.method, other.options) for other in rows[:i]):
             raise ValueError(f"{row.label} is named twice (all has: {', '.join(row.label for row in ALL_ROWS)})")
-    if max(map(words.count, ("all", IDLE_TAP))) > 1:
-        raise ValueError(f"{typed!r} names all or {IDLE_TAP} twice")
+    if max(map(words.count, ("all", "others", IDLE_TAP))) > 1:
+        raise ValueError(f"{typed!r} names all, others or {IDLE_TAP} twice")
     return rows
 
 

@@ -1,8 +1,11 @@
 """Train several methods alike and report what each did.
 
-Each method starts from the same initial weights and sees the same images in the same order, once per seed. The
-report has a table, learning curves, a gallery of mixed images with attention and label weights, and confusion
-matrices. Interrupted, the same command goes on where it stopped.
+Each method starts from the same initial weights and sees the same images in the same order, once per seed. One
+that learns from a teacher and names none is taught by the comparison's own run of none with the same seed.
+
+The report has a table, accuracy against training time, learning curves, what each method does to the same pairs of
+images, a gallery with attention and label weights, and confusion matrices. Interrupted, the same command goes on
+where it stopped.
 """
 
 import json
@@ -21,13 +24,16 @@ from attnmix.training.arguments import add_recipe_arguments, recipe_from_argumen
 from attnmix.training.recipe import Recipe
 
 if TYPE_CHECKING:
+    from attnmix.commands.method_specs import MethodSpec
     from attnmix.commands.runs import Run
 
+NAMED = 8  # methods in a title
 MEASURING = "timing steps, judging labels, drawing pictures"
 EXAMPLES = """
 examples:
   attnmix compare quickstart --methods none,cutmix,transmix,smmix --seeds 0,1 --out runs/compared
   attnmix compare quickstart --methods cutmix:mixup_prob=0.5,smmix,smmix:fine=false --seeds 0 --out runs/parts
+  attnmix compare quickstart --methods all --out runs/all
   attnmix compare folder --data path/to/images --methods cutmix,smmix --seeds 0,1,2 --out runs/mine
 """
 
@@ -50,10 +56,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Train what is not trained yet, measure, print the table and the report's path."""
     # torch, timm and matplotlib take seconds to import: --help and wrong words do without
-    from attnmix.commands.method_specs import parse_methods
+    from attnmix.commands.method_specs import MethodSpec, parse_methods
 
     recipe = recipe_from_arguments(arguments)
     specs = parse_methods(arguments.methods, shared=recipe.method_options)
+    check_teachers(specs, recipe)
     seeds = parse_seeds(arguments.seeds)
     recipe, jobs = share_cores(recipe, arguments.jobs, runs=len(specs) * len(seeds))
     out = Path(arguments.out)
@@ -62,17 +69,19 @@ def run(arguments: Namespace) -> int:
     from attnmix.commands.runs import Run, do_runs, load_evaluation
     from attnmix.report import format_summary
 
-    runs = [
-        Run(
-            spec,
-            replace(recipe, method=spec.name, seed=seed, method_options=spec.options),
-            out / "runs" / f"{spec.folder}-seed{seed}",
-        )
-        for seed in seeds
-        for spec in specs
-    ]
+    def create_run(spec: MethodSpec, seed: int) -> Run:
+        maps = recipe.label_maps if spec.takes_label_maps else None
+        if maps is None:
+            spec = spec.taught_by(str(out / "runs" / f"none-seed{seed}" / "model"))
+        settings = replace(recipe, method=spec.name, seed=seed, method_options=spec.options, label_maps=maps)
+        return Run(spec, settings, out / "runs" / f"{spec.folder}-seed{seed}")
+
+    runs = [create_run(spec, seed) for seed in seeds for spec in specs]
+    if any(run.spec not in specs for run in runs):  # teachers first
+        do_runs([run for run in runs if run.spec.label == "none"], jobs=jobs, say=console.print)
     entries = do_runs(runs, jobs=jobs, say=console.print)
-    title = "attnmix: " + ", ".join(spec.label for spec in specs)
+    named = ", ".join(spec.label for spec in specs) if len(specs) <= NAMED else f"{len(specs)} methods"
+    title = f"attnmix: {named}"
     with console.status(MEASURING):
         data = load_evaluation(recipe)
         results = measure(runs, entries, data, title=title)
@@ -80,6 +89,19 @@ def run(arguments: Namespace) -> int:
     console.print(format_summary(results))
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
     return 0
+
+
+def check_teachers(specs: "Sequence[MethodSpec]", recipe: Recipe) -> None:
+    """Raise ValueError where a method lacks a teacher and the comparison has no run that could be one."""
+    if any(spec.label == "none" for spec in specs):
+        return
+    for spec in specs:
+        has_maps = recipe.label_maps is not None and spec.takes_label_maps
+        if spec.teacher_option is not None and not has_maps:
+            raise ValueError(
+                f"{spec.label} learns from a teacher: name a model or the folder of a run, as in "
+                f"{spec.name}:{spec.teacher_option}=path/to/run, or compare with none too, whose runs then teach"
+            )
 
 
 def parse_seeds(typed: str) -> list[int]:
@@ -122,12 +144,12 @@ def measure(runs: "Sequence[Run]", entries: Sequence[dict[str, Any]], data: Any,
 
 def write_results(results: dict[str, Any], runs: "Sequence[Run]", data: Any, out: Path) -> Path:
     """Write results.json, the figures and the page; return the page's path."""
-    from attnmix.commands.collect import pictures
+    from attnmix.commands.collect import image_pairs, pictures
     from attnmix.report import write_report
 
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-    return write_report(results, pictures(runs, data), out)
+    return write_report(results, pictures(runs, data), out, pairs=image_pairs(runs, data))
 
 
 def _default_jobs(recipe: Recipe) -> int:

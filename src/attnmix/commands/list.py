@@ -4,15 +4,20 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
 from attnmix.commands.ablations import known_presets, preset_title
 from attnmix.training.reading import known_overlays, known_recipes
 
+if TYPE_CHECKING:
+    from attnmix.methods import MixMethod
+
 EXAMPLES = """
 examples:
   attnmix list                       # everything but models
+  attnmix list methods               # papers, costs and needs of the methods
   attnmix list methods smmix         # a method whole: what each option means
   attnmix list recipes deit-small    # a recipe whole, as a file to start from
   attnmix list tables smmix-table-7  # rows of a table, for attnmix ablate
@@ -36,12 +41,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", choices=kinds, help="what to list; everything but models if left out")
     help_text = "only names that match this pattern, as 'deit*'; a full name shows all that is known of it"
     parser.add_argument("filter", nargs="?", help=help_text)
+    parser.add_argument("--markdown", action="store_true", help="the table of methods as the README has it")
 
 
 def run(arguments: Namespace) -> int:
     """Print the lists."""
     from fnmatch import fnmatch
 
+    if arguments.markdown and arguments.what != "methods":
+        raise ValueError("--markdown prints the table of methods: attnmix list methods --markdown")
     whole = _whole(arguments.what, arguments.filter)
     if whole is not None:
         print(whole.rstrip())
@@ -54,6 +62,11 @@ def run(arguments: Namespace) -> int:
         "models": _models,
         "questions": _questions,
     }
+    if arguments.markdown:
+        from attnmix.commands.method_table import as_markdown, method_rows
+
+        print(as_markdown(method_rows()))
+        return 0
     kinds = [arguments.what] if arguments.what else [kind for kind in listings if kind != "models"]
     for kind in kinds:
         rows = [row for row in listings[kind]() if arguments.filter is None or fnmatch(row[0], arguments.filter)]
@@ -75,21 +88,33 @@ def _whole(what: str | None, name: str | None) -> str | None:
         import attnmix
 
         kind = attnmix.METHODS.get(str(name).replace("_", "-"))
-        return None if kind is None else inspect.getdoc(kind)
+        return None if kind is None else f"{inspect.getdoc(kind)}\n\n{_method_facts(str(name), kind)}"
     files = {"recipes": known_recipes() | _overlay_files(), "tables": known_presets()}.get(what or "", {})
     path = files.get(str(name))
     return None if path is None else path.read_text(encoding="utf-8")
 
 
 def _methods() -> Iterator[tuple[str, str]]:
-    import attnmix
+    from attnmix.commands.method_table import method_rows
+
+    for name, paper, images, labels, cost, needs in method_rows():
+        lines = [f"{images}; labels {labels}", f"costs {_or_nothing(cost)}; needs {_or_nothing(needs)}"]
+        filled = [textwrap.fill(line.replace("`", ""), 96, subsequent_indent="  ") for line in lines]
+        yield name, "\n".join([paper, *filled])
+
+
+def _or_nothing(cell: str) -> str:
+    return "nothing" if cell == "-" else cell
+
+
+def _method_facts(name: str, kind: "type[MixMethod]") -> str:
     from attnmix.methods import method_options
 
-    for name, kind in attnmix.METHODS.items():
-        options = ", ".join(
-            f"{option}={parameter.default!r}" for option, parameter in method_options(name).items()
-        )
-        yield name, (kind.__doc__ or "").strip().partition("\n")[0] + "\n" + textwrap.fill(options, 96)
+    options = ", ".join(f"{option}={value.default!r}" for option, value in method_options(name).items())
+    about = kind.about
+    facts = {"Paper": about.paper, "Extra cost of a step": about.cost, "Needs": ", ".join(about.needs) or "-"}
+    lines = [f"{fact}: {text}" for fact, text in facts.items()]
+    return "\n".join([*lines, textwrap.fill(f"Defaults: {options}", 96)])
 
 
 def _recipes() -> Iterator[tuple[str, str]]:

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
-from attnmix.methods import METHODS, create_method, method_options
+from attnmix.methods import METHODS, MixMethod, create_method, method_options
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,28 @@ class MethodSpec:
     def options(self) -> dict[str, Any]:
         """What the method is made with."""
         return {**self.shared, **self.own}
+
+    @property
+    def kinds(self) -> list[type[MixMethod]]:
+        """The methods that it is made of, a named base among them."""
+        names = (*self.name.split("+"), *str(self.options.get("base", "none")).split("+"))
+        return [METHODS[name.replace("_", "-")] for name in names]
+
+    @property
+    def teacher_option(self) -> str | None:
+        """The option that has to name a model and does not yet, a teacher's; None where nothing is missing."""
+        options = [kind.teacher_option for kind in self.kinds if kind.teacher_option is not None]
+        return next((option for option in options if self.options.get(option) is None), None)
+
+    @property
+    def takes_label_maps(self) -> bool:
+        """Whether it can learn from score maps on disk in a teacher's place."""
+        return any(kind.takes_label_maps for kind in self.kinds)
+
+    def taught_by(self, teacher: str) -> "MethodSpec":
+        """The same with this model where one has to be named; its label is the same."""
+        option = self.teacher_option
+        return self if option is None else replace(self, shared={**self.shared, option: teacher})
 
     @property
     def label(self) -> str:

@@ -20,7 +20,11 @@ examples:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add RECIPE, --methods, --count, --out and every key of the recipe but the method."""
-    parser.add_argument("--methods", default="all", help="comma-separated, options after colons; or all")
+    parser.add_argument(
+        "--methods",
+        default="all",
+        help="comma-separated, options after colons; or all. A teacher that is not named is the model itself",
+    )
     parser.add_argument("--count", type=int, default=4, help="mixed images per method")
     parser.add_argument("--out", default="mixed.png", metavar="FILE", help="the picture: .png, .pdf or .svg")
     add_recipe_arguments(parser, skip=("method",))
@@ -51,7 +55,7 @@ def run(arguments: Namespace) -> int:
     for spec in specs:
         rows += gallery_rows(
             model,
-            spec,
+            spec.taught_by("self"),
             images,
             labels,
             masks=masks,
