@@ -172,7 +172,7 @@ def page() -> str:
         "below: nothing is ever silently replaced by something else. Methods that learn from a teacher had the",
         "model itself as theirs.",
         "",
-        f"On every model here: {', '.join(everywhere)}.",
+        f"On every model here: {'; '.join(everywhere)}.",
         "",
         "| model | " + " | ".join(methods) + " |",
         "|---|" + "---|" * len(methods),
