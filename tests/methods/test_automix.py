@@ -8,7 +8,7 @@ from torch import nn
 import attnmix
 from attnmix.methods.automix import AutoMix
 from attnmix.methods.choice import Choice
-from attnmix.methods.mix_block import MixBlock, area_loss, upsampled_mask
+from attnmix.methods.mix_block import MixBlock, area_loss, pair_scores, upsampled_mask
 from attnmix.methods.moving_average import MovingAverage
 from tests import references
 from tests.backbone import families
@@ -63,15 +63,16 @@ def slow_mask(mix_block, target, source, ratio):
         return [bias + sum(w * g for w, g in zip(weights, given, strict=True)) for weights, bias in rows]
 
     queries = [linear(mix_block.embed, feature, 1 - ratio) for feature in target]
-    values = [linear(mix_block.value, feature, 1 - ratio)[0] for feature in target]
     keys = [linear(mix_block.embed, feature, ratio) for feature in source]
-    scores = [0.0] * len(keys)
-    for query, value in zip(queries, values, strict=True):
-        likeness = [sum(q * k for q, k in zip(query, key, strict=True)) / math.sqrt(len(query)) for key in keys]
-        total = sum(math.exp(each) for each in likeness)
-        for place, each in enumerate(likeness):
-            scores[place] += math.exp(each) / total * value
-    shares = [1 - 1 / (1 + math.exp(-score)) for score in scores]
+    values = [linear(mix_block.value, feature, ratio)[0] for feature in source]
+    shares = []
+    for query in queries:
+        above = below = 0.0
+        for key, value in zip(keys, values, strict=True):
+            likeness = math.exp(sum(q * k for q, k in zip(query, key, strict=True)) / math.sqrt(len(query)))
+            above += likeness * value
+            below += likeness
+        shares.append(1 / (1 + math.exp(-above / below)))
     return [[shares[row // 4 * GRID[1] + column // 4] for column in range(SIZE[1])] for row in range(SIZE[0])]
 
 
@@ -99,7 +100,7 @@ def test_a_step_equals_the_slow_reference(batch, options):
         if min(ratio, 1 - ratio) <= 0.3:
             mask, plain = torch.full(SIZE, ratio), plain + 1
         assert torch.allclose(mixed.source_share[i], mask, atol=1e-5)
-        assert torch.allclose(mixed.images[i], (1 - mask) * images[i] + mask * images[partner], atol=1e-5)
+        assert torch.allclose(mixed.images[i], (1 - mask) * images[i] + mask * images[partner], atol=1e-4)
 
         partner, ratio = int(guide.partners[i]), float(guide.source_weight[i])
         mask = torch.tensor(slow_mask(method.mix_block, tokens[i], tokens[partner], ratio))
@@ -128,6 +129,23 @@ def test_a_flat_mix_block_makes_no_difference_between_places():
     task = make_task(tiny_vit(), lively=False, mixup_margin=0.0)
     nn.init.zeros_(task.method.mix_block.value.weight)
     assert task(*make_batch())["mixed"].source_share.eq(0.5).all()
+
+
+@pytest.mark.parametrize("value", [0.7, -2.0])
+def test_a_constant_value_makes_a_constant_mask(value):
+    task = make_task(tiny_vit(), mixup_margin=0.0, mode="elem")
+    nn.init.zeros_(task.method.mix_block.value.weight)
+    nn.init.constant_(task.method.mix_block.value.bias, value)
+    share = task(*make_batch())["mixed"].source_share
+    assert torch.allclose(share, torch.full_like(share, 1 / (1 + math.exp(-value))), atol=1e-6)
+
+
+def test_places_read_the_other_images_values_by_likeness():
+    # the target's first place is like the source's third, its second like none more than another
+    query = torch.tensor([[[60.0, 0.0], [0.0, 0.0]]])
+    key = torch.tensor([[[0.0, 9.0], [0.0, -9.0], [9.0, 0.0]]])
+    scores = pair_scores(query, key, torch.tensor([[1.0, 2.0, 6.0]]))
+    assert torch.allclose(scores, torch.tensor([[6.0, 3.0]]))
 
 
 # ---- who learns from what ----
@@ -227,6 +245,50 @@ def test_the_average_follows_in_training_steps_alone():
     assert not any(module.training for module in averaged.modules())
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_average_follows_once_for_each_update_of_gathered_gradients(fused):
+    """Fused optimizers leave the weights' version counters as they are."""
+    model = tiny_vit()
+    task = make_task(model, momentum=0.75)
+    averaged = task.method.average.view.model
+    optimizer = torch.optim.AdamW([p for p in task.parameters() if p.requires_grad], lr=0.01, fused=fused)
+    wanted = detached(model.parameters())
+    for update in range(3):
+        if update:
+            wanted = [0.75 * old + 0.25 * new for old, new in zip(wanted, model.parameters(), strict=True)]
+        kept = []
+        for _ in range(3):
+            task(*make_batch())["loss"].backward()
+            kept.append(detached(averaged.parameters()))
+        for ours in kept:
+            assert all(torch.allclose(one, two, atol=1e-7) for one, two in zip(ours, wanted, strict=True))
+            assert all(one.equal(two) for one, two in zip(ours, kept[0], strict=True))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)  # nor do gradients tell
+
+
+def test_what_was_seen_moves_with_the_average_and_is_in_no_checkpoint():
+    model = tiny_vit()
+    average = MovingAverage(model, momentum=0.0)
+    average.follow(model)
+    assert set(average.state_dict()) == {"_extra_state"}
+    assert set(average.get_extra_state()) == {"started", "model"}
+    before = detached(average.to("meta").view.model.parameters())
+    average.follow(model.to("meta"))  # nothing left on the old device
+    assert [each.shape for each in average.view.model.parameters()] == [each.shape for each in before]
+
+
+def test_a_change_of_any_one_parameter_is_seen():
+    model = tiny_vit()
+    average = MovingAverage(model, momentum=0.0)
+    average.follow(model)
+    for name, parameter in model.named_parameters():
+        with torch.no_grad():
+            parameter += 0.5
+        average.follow(model)
+        assert torch.allclose(average.view.model.get_parameter(name), parameter)
+
+
 def test_features_and_judgement_are_the_averages():
     images, labels = make_batch()
     stays, goes = (make_task(tiny_vit(), momentum=momentum, clean_weight=0.0) for momentum in (1.0, 0.0))
@@ -253,12 +315,12 @@ def test_a_half_precision_models_average_keeps_small_steps():
     task(images.bfloat16(), labels)
     averaged = task.method.average.view.model
     before = averaged.head.bias.clone()
-    shift(task.view.model, 1.0)
     for _ in range(3):
+        shift(task.view.model, 1.0)
         out = task(images.bfloat16(), labels)
     assert out["losses"]["generation"].isfinite()
     assert averaged.head.bias.dtype == torch.float32
-    assert torch.allclose(averaged.head.bias - before, torch.full((NUM_CLASSES,), 0.003), rtol=0.1)
+    assert torch.allclose(averaged.head.bias - before, torch.full((NUM_CLASSES,), 0.006), rtol=0.1)
 
 
 def test_an_error_leaves_the_average_without_hooks():
@@ -283,18 +345,21 @@ def test_features_end_at_the_block():
         average.features(make_batch()[0], 2)
 
 
-def test_a_resumed_task_takes_the_same_next_step(tmp_path):
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_resumed_task_takes_the_same_next_step(tmp_path, accumulation, fused):
     def step(task, optimizer):
         optimizer.zero_grad()
-        out = task(*make_batch())
-        out["loss"].backward()
+        for _ in range(accumulation):
+            out = task(*make_batch())
+            out["loss"].backward()
         optimizer.step()
         return out
 
     def trained(seed):
         torch.manual_seed(seed)
         task = make_task(tiny_vit(), lively=False, momentum=0.9, seed=seed)
-        return task, torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr=0.1)
+        return task, torch.optim.SGD([p for p in task.parameters() if p.requires_grad], lr=0.1, fused=fused)
 
     first = trained(0)
     for _ in range(3):
@@ -311,6 +376,8 @@ def test_a_resumed_task_takes_the_same_next_step(tmp_path):
         assert one["mixed"].images.equal(two["mixed"].images)
         for name, loss in one["losses"].items():
             assert loss.equal(two["losses"][name])
+    averages = (task.method.average.view.model.parameters() for task, _ in (first, second))
+    assert all(ours.equal(theirs) for ours, theirs in zip(*averages, strict=True))
 
 
 def test_a_copied_task_has_an_average_of_its_own():
@@ -381,7 +448,7 @@ def test_bilinear_masks_pass_smoothly_from_token_to_token():
         mask = upsampled_mask(scores, SIZE, how=how)
         assert len(mask[0].unique()) > levels // 2
         assert len(mask[0].unique()) <= levels
-    assert torch.allclose(upsampled_mask(scores, GRID, how="bilinear"), torch.sigmoid(-scores))
+    assert torch.allclose(upsampled_mask(scores, GRID, how="bilinear"), torch.sigmoid(scores))
 
 
 def test_area_within_the_margin_costs_nothing():
@@ -448,6 +515,7 @@ def test_a_block_that_is_not_there_is_named():
     ("options", "message"),
     [
         ({"block": 1.5}, "block is 1.5, but must be the number of a block"),
+        ({"block": True}, "block is True, but must be the number of a block"),
         ({"momentum": 1.5}, "momentum is 1.5, but must be between 0 and 1"),
         ({"clean_weight": -1}, "clean_weight is -1, but must be finite and at least 0"),
         ({"area_weight": math.inf}, "area_weight is inf"),

@@ -19,6 +19,7 @@ from attnmix.methods.moving_average import MovingAverage
 from attnmix.methods.pasting import Pasting
 from attnmix.mixing import Draw, Keep, PasteMask, mix_targets
 from attnmix.mixing.draws import check_choice
+from attnmix.mixing.whole_numbers import is_whole
 
 Features = tuple[Tensor, tuple[int, int]]  # [B, N, D], and their grid
 
@@ -47,9 +48,10 @@ class AutoMix(Pasting):
     plain Mixup instead. An image that is its own partner stays itself.
 
     The average starts as the model, follows in every training step of this method (drawn with others, in those
-    alone), is saved and resumed with the method's state, and never exported; nor is the Mix Block, so that what is
-    drawn beside training, in an evaluation, is an untrained one's. The paper raises the momentum to 1 and lowers
-    the area loss's weight to 0 during training; here both are constant. The average never runs compiled.
+    alone), once for each update of the weights however many batches it gathers, is saved and resumed with the
+    method's state, and never exported; nor is the Mix Block, so that what is drawn beside training, in an
+    evaluation, is an untrained one's. The paper raises the momentum to 1 and lowers the area loss's weight to 0
+    during training; here both are constant. The average never runs compiled.
 
     Args:
         block: whose input tokens are the features, counted from 0; None: the middle one (the authors' for DeiT).
@@ -91,7 +93,7 @@ class AutoMix(Pasting):
         **options: Any,
     ) -> None:
         super().__init__(cutmix_alpha=cutmix_alpha, **options)
-        if block is not None and not isinstance(block, int):
+        if block is not None and not is_whole(block):
             raise ValueError(f"block is {block!r}, but must be the number of a block, or None")
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum is {momentum}, but must be between 0 and 1")

@@ -23,18 +23,18 @@ def with_ratio(tokens: Tensor, ratio: Tensor) -> Tensor:
 
 
 def pair_scores(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """What each place of the key image is given by the value's places that are like it.
+    """What each place of the query image reads from the places of the other that are like it.
 
-    The similarity of every query to all keys is scaled, and sums to 1 over the keys; each query hands its value
-    out to the keys in these shares.
+    The similarity of a query to all keys is scaled, and sums to 1 over the keys; with these shares the query's
+    place gets the mean of the keys' values.
 
     Args:
         query: `[B, N, d]`.
         key: `[B, M, d]`.
-        value: `[B, N]`, of the queries.
+        value: `[B, M]`, of the keys.
 
     Returns:
-        `[B, M]`, at least in float32.
+        `[B, N]`, at least in float32.
     """
     exact = torch.promote_types(query.dtype, torch.float32)
     query, key, value = query.to(exact), key.to(exact), value.to(exact)
@@ -45,14 +45,14 @@ def pair_scores(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         plain = torch.autocast(kind, enabled=False)
     with plain:
         similarity = query @ key.mT / query.shape[-1] ** 0.5
-        return (value[:, None] @ similarity.softmax(dim=2))[:, 0]
+        return (similarity.softmax(dim=2) @ value[..., None])[..., 0]
 
 
 def upsampled_mask(scores: Tensor, size: tuple[int, int], *, how: str) -> Tensor:
-    """The source's share of every pixel, from the target's score of each cell.
+    """The source's share of every pixel, from its score of each cell.
 
     Args:
-        scores: `[B, gh, gw]`, higher for more of the target.
+        scores: `[B, gh, gw]`, higher for more of the source.
         size: height and width in pixels.
         how: `nearest` or `bilinear`; scores are brought to the pixels, then squashed.
 
@@ -60,7 +60,7 @@ def upsampled_mask(scores: Tensor, size: tuple[int, int], *, how: str) -> Tensor
         `[B, H, W]` in (0, 1), with the scores' gradient.
     """
     smooth = {"align_corners": False} if how == "bilinear" else {}
-    return torch.sigmoid(-F.interpolate(scores[:, None], size=size, mode=how, **smooth)[:, 0])
+    return torch.sigmoid(F.interpolate(scores[:, None], size=size, mode=how, **smooth)[:, 0])
 
 
 def area_loss(mask: Tensor, source_weight: Tensor, *, margin: float) -> Tensor:
@@ -73,7 +73,8 @@ class MixBlock(nn.Module):
     """Cross-attention between two images' features, each knowing its share of the mix.
 
     One projection makes queries of the target's features and keys of the source's; another makes one value of each
-    of the target's. As both see the ratio, so does the mask.
+    of the source's, which the target's places read (the authors' code: softmax(query key^T) value). As both see
+    the ratio, so does the mask.
 
     Args:
         width: of a feature.
@@ -88,8 +89,8 @@ class MixBlock(nn.Module):
     def forward(
         self, tokens: Tensor, source_index: Tensor, source_weight: Tensor, grid: tuple[int, int]
     ) -> Tensor:
-        """The target's scores `[B, gh, gw]`, of features `[B, N, D]`, partners `[B]` and their ratios `[B]`."""
+        """The source's scores `[B, gh, gw]`, of features `[B, N, D]`, partners `[B]` and their ratios `[B]`."""
         tokens = tokens.to(self.value.weight.dtype)
         target = with_ratio(tokens, 1 - source_weight)
         source = with_ratio(tokens[source_index], source_weight)
-        return fold_tokens(pair_scores(self.embed(target), self.embed(source), self.value(target)[..., 0]), grid)
+        return fold_tokens(pair_scores(self.embed(target), self.embed(source), self.value(source)[..., 0]), grid)

@@ -15,6 +15,7 @@ from attnmix.attention.flow import attention_steps
 from attnmix.backbone import BackboneView
 
 HALF = (torch.bfloat16, torch.float16)
+SAMPLE = 64  # numbers of each parameter, by which a changed model is known
 
 
 class _Reached(Exception):
@@ -30,7 +31,8 @@ class MovingAverage(nn.Module):
     The averaged model is no submodule, so that it is neither trained nor counted as this module's; it moves with
     it, and is in its state. A half-precision model's is kept in float32, where small steps do not round to none,
     and runs in that precision. Processes that train together have the same average, as it starts as the model is
-    at the first step. The host waits for nothing.
+    at the first step. The host waits for nothing: whether the weights changed is known to the device alone (their
+    version counters would not tell, as fused optimizers leave them as they are).
 
     Args:
         model: copied; not compiled.
@@ -41,14 +43,27 @@ class MovingAverage(nn.Module):
         super().__init__()
         self.momentum = momentum
         self.started = False
+        self.seen: Tensor | None = None  # of the model that was followed last; in no checkpoint
         self.view = BackboneView(_in_full(copy.deepcopy(model).requires_grad_(False).eval()))
 
     @torch.no_grad()
     def follow(self, model: nn.Module) -> None:
-        """Move towards the model, to it the first time; buffers are copied."""
+        """Move towards the model, to it the first time; buffers are copied.
+
+        Where its weights are those of the last call, as between batches whose gradients are gathered, the average
+        stays to the bit. After a resume the first call moves: checkpoints are made after an update.
+        """
         ours = list(self.view.model.parameters())
         theirs = [new.to(old.dtype) for old, new in zip(ours, model.parameters(), strict=True)]
-        torch._foreach_lerp_(ours, theirs, 1 - self.momentum if self.started else 1.0)
+        now = torch.cat([new.reshape(-1)[:SAMPLE] for new in theirs])
+        if self.started:
+            changed = now.new_ones((), dtype=torch.bool) if self.seen is None else now.ne(self.seen).any()
+            way = torch._foreach_sub(theirs, ours)
+            torch._foreach_mul_(way, changed.to(now.dtype) * (1 - self.momentum))
+            torch._foreach_add_(ours, way)
+        else:
+            torch._foreach_copy_(ours, theirs)
+        self.seen = now
         for old, new in zip(self.view.model.buffers(), model.buffers(), strict=True):
             old.copy_(new, non_blocking=True)
         self.started = True
@@ -82,12 +97,13 @@ class MovingAverage(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.started = state["started"]
+        self.started, self.seen = state["started"], None
         self.view.model.load_state_dict(state["model"])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MovingAverage:
         super()._apply(fn, recurse)
         _in_full(self.view.model._apply(fn, recurse))
+        self.seen = None if self.seen is None else fn(self.seen)
         return self
 
     @property
