@@ -1,4 +1,5 @@
 import copy
+import re
 
 import pytest
 import timm
@@ -150,6 +151,32 @@ def test_draws_on_a_gpu_equal_those_on_the_cpu(make_vit, name):
 def test_wrong_batches_are_named(make_vit, images, labels, message):
     with pytest.raises(ValueError, match=message):
         make_task(make_vit())(images, labels)
+
+
+@pytest.mark.parametrize(
+    ("classes", "scores"),
+    [
+        ((4, 2, 3, 3), (4, 2, 3, 4)),
+        ((4, 2, 3, 3), (4, 1, 3, 3)),
+        ((3, 2, 3, 3), (3, 2, 3, 3)),
+        ((1, 2, 3, 3), (1, 2, 3, 3)),
+        ((4, 2, 9), (4, 2, 9)),
+        ((2, 3, 3), (4, 2, 3, 3)),
+    ],
+)
+def test_label_maps_of_wrong_shapes_are_named(make_vit, classes, scores):
+    images, labels = make_batch(4)
+    maps = attnmix.mixing.LabelMaps(labels, torch.zeros(classes, dtype=torch.long), torch.zeros(scores))
+    said = re.escape(
+        f"label maps with classes of shape {classes} and scores of {scores}: want both as [4, k, h, w]"
+    )
+    for name in ("relabel", "cutmix"):
+        task = make_task(make_vit(), name)
+        for use in (task, task.mix):
+            with pytest.raises(ValueError, match=said):
+                use(images, maps)
+    fit = attnmix.mixing.LabelMaps(labels, torch.zeros(4, 2, 3, 3, dtype=torch.long), torch.zeros(4, 2, 3, 3))
+    assert make_task(make_vit(), "relabel")(images, fit)["loss"].isfinite()
 
 
 def test_class_counts_must_agree(make_vit):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attnmix.backbone import BackboneView
 from attnmix.methods import MixMethod
 from attnmix.methods.base import Labels
-from attnmix.mixing import MixedBatch, class_labels
+from attnmix.mixing import LabelMaps, MixedBatch, class_labels
 
 
 class MixingModel(nn.Module):
@@ -106,8 +106,8 @@ class MixTask(TrainingTask):
             scalars to look at; `mixed`, the `MixedBatch`.
 
         Raises:
-            ValueError: images or labels missing, or of another shape or type, a label outside 0..C-1, a side
-                that is no multiple of the patch.
+            ValueError: images, labels or their maps missing, or of another shape or type, a label outside
+                0..C-1, a side that is no multiple of the patch.
         """
         images = pixel_values if images is None else images
         if images is None or labels is None:
@@ -199,4 +199,11 @@ class MixTask(TrainingTask):
         count = len(class_labels(labels))
         if count != len(images):
             raise ValueError(f"{len(images)} images but {count} labels")
+        if isinstance(labels, LabelMaps):
+            classes, scores = tuple(labels.classes.shape), tuple(labels.scores.shape)
+            if classes != scores or len(classes) != 4 or classes[0] != count:
+                raise ValueError(
+                    f"label maps with classes of shape {classes} and scores of {scores}: want both as "
+                    f"[{count}, k, h, w]"
+                )
         self.view.token_grid_size(images.shape[-2:])

@@ -12,6 +12,7 @@ from PIL import Image
 import attnmix
 from attnmix import cli
 from attnmix.commands import map_making
+from attnmix.commands.map_making import score_all
 from attnmix.data import DigitsInScenes
 from attnmix.data.label_maps import LabelMapStore
 from attnmix.data.transforms import evaluation_transform
@@ -83,7 +84,28 @@ def test_maps_are_the_teachers_scores_of_whole_images(tmp_path, teacher, maps, c
     for index in range(20):
         mean = score_maps(model, images[index][0][None])[0].mean(dim=(1, 2))
         right += int(mean.argmax()) == images[index][1]
-    assert f"the teacher's best class over the whole image is the label's in {5 * right:.1f} %" in written
+    share = f"the teacher's best class over the whole image is the label's in {5 * right:.1f} % of the images"
+    assert f"{share} (chance 10.0 %)" in written
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.21, False), (0.2, False), (0.19, True), (0.0, True)])
+def test_a_teacher_no_better_than_chance_is_warned_of(maps, capsys, monkeypatch, share, warned):
+    monkeypatch.setattr(map_making, "score_all", lambda *given: [score_all(*given), share][1])
+    assert maps() == 0
+    written = capsys.readouterr().out
+    assert f"in {100 * share:.1f} % of the images (chance 10.0 %)" in written
+    assert ("warning: that is hardly more than chance: is this teacher trained" in written) is warned
+
+
+@pytest.mark.parametrize(("share", "warned"), [(0.8, False), (0.7, True)])
+def test_of_two_classes_not_all_need_be_right(tmp_path, maps, capsys, monkeypatch, share, warned):
+    root = folder_of_images(tmp_path / "images")
+    (root / "val").rename(root / "test")
+    monkeypatch.setattr(map_making, "score_all", lambda *given: [score_all(*given), share][1])
+    assert maps(f"--data={root}", data="--data_options={}") == 0
+    written = capsys.readouterr().out
+    assert "(chance 50.0 %)" in written
+    assert ("warning: that is hardly more" in written) is warned
 
 
 def test_an_interrupted_command_goes_on(tmp_path, maps, capsys, monkeypatch):
@@ -166,13 +188,17 @@ def tiny_recipe():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--method=cutmix"], "label maps are given, but CutMix takes none: leave them out"),
-        (["--method=relabel", "--data_options={train_count: 21, test_count: 10}"], "20 images, and"),
+        (["--method=cutmix"], "label maps are given, but cutmix takes none: leave them out"),
+        (
+            ["--method=relabel", "--data_options={train_count: 21, test_count: 10}"],
+            "has 21: make them for this data with `attnmix maps`, or train with the data_options (counts, seed)",
+        ),
+        (["--method=tokenmix", "--method_options.target=area"], "tokenmix looks at none with its options"),
         (
             ["--method=relabel", "--data_options={train_count: 20, seed: 1}"],
             "has other images, classes or another",
         ),
-        (["--method=relabel", "--train_split=train-fit"], "has other images"),
+        (["--method=relabel", "--train_split=train-fit"], "or train on digits-in-scenes train"),
     ],
 )
 def test_training_refuses_what_does_not_fit(tmp_path, maps, capsys, words, message):

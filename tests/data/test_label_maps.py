@@ -3,6 +3,7 @@ import json
 import os
 import pickle
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -166,10 +167,16 @@ def test_damage_done_to_what_was_begun(tmp_path):
     (part / "scores.npy").write_bytes(b"nothing" + whole)
     with pytest.raises(ValueError, match="scores.npy is damaged"):
         LabelMapWriter(tmp_path / "maps", about(5))
+    header(part, "(" * 150)
+    with pytest.raises(ValueError, match="scores.npy is damaged .*: remove .*maps.part and begin again"):
+        LabelMapWriter(tmp_path / "maps", about(5))
     (part / "scores.npy").unlink()
     with pytest.raises(ValueError, match="scores.npy is missing"):
         LabelMapWriter(tmp_path / "maps", about(5))
     progress = json.loads((part / "progress.json").read_text())
+    (part / "progress.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="progress.json cannot be read .*: remove .*maps.part and begin again"):
+        LabelMapWriter(tmp_path / "maps", about(5))
     (part / "progress.json").write_text(json.dumps({**progress, "done": 9}))
     with pytest.raises(ValueError, match="done is 9, which cannot be"):
         LabelMapWriter(tmp_path / "maps", about(5))
@@ -210,6 +217,22 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-1])
 
 
+def header(folder, shape):
+    """A file whose header says this of the array's shape; the right amount of data follows."""
+    words = f"{{'descr': '<f2', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    (folder / "scores.npy").write_bytes(
+        b"\x93NUMPY\x02\x00" + len(words).to_bytes(4, "little") + words + bytes(120)
+    )
+
+
+def describe(folder, text):
+    (folder / "maps.json").write_text(text)
+
+
+BROKEN_ARRAY = r"scores.npy is damaged or cut short \(.*\): make the maps again"
+BROKEN_JSON = r"maps.json cannot be read as JSON \(.*\): make the maps again"
+
+
 def objects(path):
     np.save(path, np.array([{}, []], dtype=object), allow_pickle=True)
 
@@ -239,9 +262,24 @@ DAMAGE = {
         lambda f: save(f / "scores.npy", np.full((5, 2, 2, 3), np.nan, np.float16)),
         "scores.npy holds scores for image 0 that are no numbers",
     ),
-    "json": (lambda f: (f / "maps.json").write_text("{"), "maps.json is not valid JSON"),
-    "bytes": (lambda f: (f / "maps.json").write_bytes(b"\xff\xfe\x00"), "maps.json is not valid JSON"),
-    "list": (lambda f: (f / "maps.json").write_text("[]"), "maps.json does not describe label maps in format 1"),
+    "open brackets": (lambda f: header(f, "(" * 150), BROKEN_ARRAY),
+    "many signs": (lambda f: header(f, "(" + "-" * 5000 + "5,)"), BROKEN_ARRAY),
+    "many more signs": (lambda f: header(f, "(" + "-" * 9000 + "5,)"), BROKEN_ARRAY),
+    "huge shape": (lambda f: header(f, f"({2**70},)"), BROKEN_ARRAY),
+    "large shape": (lambda f: header(f, f"({2**40}, {2**40})"), BROKEN_ARRAY),
+    "negative shape": (lambda f: header(f, "(-5,)"), BROKEN_ARRAY),
+    "negative shapes": (lambda f: header(f, "(-5, -2, 2, 3)"), r"scores.npy .*: make the maps again"),
+    "a shape of truth": (lambda f: header(f, "(True,)"), BROKEN_ARRAY),
+    "called shape": (lambda f: header(f, "5()"), BROKEN_ARRAY),
+    "many digits of shape": (lambda f: header(f, "(" + "9" * 5000 + ",)"), BROKEN_ARRAY),
+    "json": (lambda f: describe(f, "{"), BROKEN_JSON),
+    "bytes": (lambda f: (f / "maps.json").write_bytes(b"\xff\xfe\x00"), BROKEN_JSON),
+    "many brackets": (lambda f: describe(f, "[" * 100_000), BROKEN_JSON),
+    "many digits": (lambda f: describe(f, f'{{"format": 1, "count": {"9" * 5000}}}'), BROKEN_JSON),
+    "list": (
+        lambda f: describe(f, "[]"),
+        "maps.json does not describe label maps in format 1: make the maps again",
+    ),
     "format": (lambda f: edit(f, format=2), "maps.json does not describe label maps in format 1"),
     "count": (lambda f: edit(f, count=-1), "maps.json: count is -1, which cannot be"),
     "text count": (lambda f: edit(f, count="5"), "maps.json: count is '5'"),
@@ -261,8 +299,12 @@ def test_damage_is_named_at_opening(tmp_path, damage):
     harm, message = DAMAGE[damage]
     del store
     harm(tmp_path / "maps")
-    with pytest.raises(ValueError, match=message):
-        LabelMapStore(tmp_path / "maps")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ValueError, match=message) as caught:
+            LabelMapStore(tmp_path / "maps")
+    assert str(tmp_path / "maps") in str(caught.value)
+    assert len(str(caught.value)) < 400
 
 
 def test_damage_beyond_the_looked_at_is_named_at_reading(tmp_path):
@@ -280,6 +322,27 @@ def test_no_folder(tmp_path):
         FileNotFoundError, match="no label maps in .*nowhere': there is no maps.json; `attnmix maps`"
     ):
         LabelMapStore(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("folder", [".", "/", ".."])
+def test_folders_without_a_name(tmp_path, monkeypatch, folder):
+    (tmp_path / "in").mkdir()
+    monkeypatch.chdir(tmp_path / "in")
+    with pytest.raises(FileNotFoundError, match=f"no label maps in '{folder}': there is no maps.json"):
+        LabelMapStore(folder)
+    with pytest.raises(FileExistsError, match="is there already and holds something else: choose another --out"):
+        LabelMapWriter(folder, about(5))
+
+
+def test_inside_the_folder_it_has_its_name_all_the_same(tmp_path, monkeypatch):
+    begin(tmp_path / "maps")
+    (tmp_path / "maps" / "in").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "maps")
+    with pytest.raises(FileNotFoundError, match="maps.part is not finished"):
+        LabelMapStore(".")
+    monkeypatch.chdir(tmp_path / "maps" / "in")
+    with pytest.raises(FileNotFoundError, match="maps.part is not finished"):
+        LabelMapStore("..")
 
 
 # ------------------------------------------------------------------ which data
@@ -326,5 +389,8 @@ def test_maps_of_other_data_are_refused(tmp_path, changes, message):
     with LabelMapWriter(tmp_path / "maps", told) as writer:
         writer.write(scores, classes, [True] * told.count)
         store = writer.finish()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{message}.*or train on the digits"):
         store.check_made_for(images, "these")
+    # data of the same name is not sent to itself
+    with pytest.raises(ValueError, match=r"attnmix maps`, or train with the data_options \(counts, seed\) that"):
+        store.check_made_for(images, "the digits")

@@ -1,15 +1,21 @@
 """Teacher or label maps: one of them has to be there, and be of use."""
 
+import re
+
 import pytest
 import torch
 
 import attnmix
 from attnmix.methods.label_source import check_label_maps
+from attnmix.methods.relabel import ReLabel
 from attnmix.methods.teacher import score_maps
 from attnmix.mixing import LabelMaps
 from tests.conftest import NUM_CLASSES, tiny_vit
 
 NAMES = ["tokenmix", "token-labeling", "relabel"]
+WAY_OUT = (
+    'give it a teacher, teacher= the folder of a run, .*"self"; or train with label maps made by `attnmix maps`'
+)
 
 
 def create(name, **options):
@@ -42,7 +48,7 @@ def test_with_neither_there_is_nothing_to_learn_from(name):
     method = create(name, mixup_prob=0.0)
     assert method.needs_label_maps
     task = attnmix.MixTask(tiny_vit(), method)
-    with pytest.raises(ValueError, match=f'{type(method).__name__} has no score maps.*give it a teacher .*"self"'):
+    with pytest.raises(ValueError, match=f"^{name} has no score maps.*: {WAY_OUT}"):
         task(torch.randn(4, 3, 16, 24), torch.arange(4))
 
 
@@ -89,7 +95,8 @@ def test_the_teacher_changes_what_is_learned(name):
 def test_maps_that_are_needed_have_to_be_given(name):
     method = create(name)
     check_label_maps(method, given=True)
-    with pytest.raises(ValueError, match="has no score maps to learn from: give it a teacher"):
+    first = name.removeprefix("cutmix+").partition("+")[0]
+    with pytest.raises(ValueError, match=f"^{first} has no score maps to learn from: {WAY_OUT}"):
         check_label_maps(method, given=False)
     based = create("tokenmixup", base=name)
     check_label_maps(based, given=True)
@@ -100,20 +107,37 @@ def test_maps_that_are_needed_have_to_be_given(name):
 def test_maps_that_nobody_looks_at_are_refused():
     for name in ("cutmix", "mixup+cutmix", "tokenmixup"):
         check_label_maps(create(name), given=False)
-        with pytest.raises(ValueError, match="label maps are given, but .* takes none: leave them out"):
+        with pytest.raises(
+            ValueError, match=f"label maps are given, but {re.escape(name)} takes none: leave them out"
+        ):
             check_label_maps(create(name), given=True)
     taught = create("relabel", teacher="self")
     check_label_maps(taught, given=False)
-    with pytest.raises(ValueError, match="label maps are given, but ReLabel asks its teacher"):
+    with pytest.raises(
+        ValueError, match="label maps are given, but relabel asks its teacher: leave out one of the two"
+    ):
         check_label_maps(taught, given=True)
 
 
-def test_an_ablation_without_scores_takes_what_it_is_given():
+class OfOnesOwn(ReLabel):
+    pass
+
+
+def test_a_method_that_is_in_no_table_is_called_by_its_class():
+    with pytest.raises(ValueError, match="^OfOnesOwn has no score maps"):
+        check_label_maps(OfOnesOwn(num_classes=3), given=False)
+
+
+def test_an_ablation_without_scores_needs_nobody_and_takes_no_maps():
     for name, options in (("tokenmix", {"target": "area"}), ("token-labeling", {"dense_weight": 0.0})):
-        method = create(name, **options)
-        assert not method.needs_label_maps
-        check_label_maps(method, given=False)
-        check_label_maps(method, given=True)
+        for given in ({}, {"teacher": "no-such-model"}):
+            method = create(name, **options, **given)
+            assert not method.needs_label_maps
+            check_label_maps(method, given=False)
+            message = f"label maps are given, but {name} looks at none with its options: leave them out"
+            with pytest.raises(ValueError, match=message):
+                check_label_maps(method, given=True)
+        check_label_maps(create(f"relabel+{name}", **options), given=True)  # the other member reads them
         task = attnmix.MixTask(tiny_vit(), create(name, teacher="no-such-model", **options))  # never made
         task(torch.randn(4, 3, 16, 24), torch.arange(4))
 
@@ -151,4 +175,23 @@ def test_a_teachers_labels_are_the_target_under_tokenmixup_too():
         method = create("tokenmixup", base=base, horizontal=1, vertical=None, **options)
         out = attnmix.MixTask(tiny_vit(), method)(images, labels)
         wanted = score_maps(tiny_vit(), images).mean(dim=(2, 3)).softmax(dim=1)
-        assert torch.allclose(out["target"], wanted * 0.9 + 0.1 / NUM_CLASSES, atol=1e-5)  # its smoothing
+        assert torch.allclose(out["target"], wanted, atol=1e-5)  # which are not smoothed
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("relabel", {}), ("token-labeling", {"class_label": "teacher"}), ("tokenmix", {})]
+)
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.tensor([0, 1, 2, NUM_CLASSES]), r"label 5 is outside 0\.\.4"),
+        (torch.tensor([0, 1, -1, 2]), r"label -1 is outside 0\.\.4"),
+        (torch.zeros(4, 1, dtype=torch.long), r"labels of shape \(4, 1\)"),
+        (torch.zeros(4), r"labels of shape \(4,\) and type torch.float32"),
+        (torch.full((4, 9), 1 / 9), "soft labels have 9 classes, the method has 5"),
+    ],
+)
+def test_a_truth_that_cannot_be_is_found_though_a_teacher_labels(name, options, labels, message):
+    task = attnmix.MixTask(tiny_vit(), create(name, teacher="self", **options))
+    with pytest.raises(ValueError, match=message):
+        task(torch.randn(4, 3, 16, 24), labels)

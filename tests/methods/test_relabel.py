@@ -59,7 +59,7 @@ def test_a_teacher_that_knows_the_truth_makes_it_cutmix():
         assert torch.allclose(ours["loss"], theirs["loss"], atol=1e-5)
 
 
-def test_the_ground_truth_is_not_looked_at():
+def test_the_ground_truth_does_not_count():
     images = torch.randn(4, 3, 16, 24)
     one, other = (make_task()(images, labels) for labels in (torch.arange(4), torch.zeros(4, dtype=torch.long)))
     assert one["loss"].equal(other["loss"])

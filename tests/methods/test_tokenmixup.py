@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import attnmix
+from attnmix.methods import method_options
 from attnmix.methods import tokenmixup as module
 from attnmix.methods.choice import Choice
 from attnmix.methods.tokenmixup import TokenMixup, salient_tokens
@@ -577,6 +578,22 @@ def test_a_base_of_several_smooths_as_the_drawn_one_does(make_vit):
     assert out["target"].min() == 0
 
 
+@pytest.mark.parametrize(
+    ("base", "own"),
+    [("cutmix", [0.1]), ("none", [0.1]), ("smmix", [0.1]), ("relabel", [0.0]), ("cutmix+relabel", [0.1, 0.0])],
+)
+def test_smoothing_is_the_bases_own_unless_given(base, own):
+    assert method_options("tokenmixup", {"base": base})["smoothing"].default is None
+    for given, wanted in (
+        ({}, own),
+        ({"smoothing": 0.3}, [0.3] * len(own)),
+        ({"smoothing": 0.0}, [0.0] * len(own)),
+    ):
+        method = TokenMixup(num_classes=3, base=base, **given)
+        assert [member.smoothing for member in getattr(method.base, "methods", [method.base])] == wanted
+        assert method.smoothing == method.base.smoothing == wanted[0]
+
+
 def test_salient_tokens_are_the_highest():
     places = salient_tokens(torch.tensor([[0.1, 0.5, 0.2, 0.4], [0.9, 0.1, 0.2, 0.3]]), 2)
     assert [sorted(row) for row in places.tolist()] == [[1, 3], [0, 3]]
@@ -711,6 +728,7 @@ def test_a_compiled_model_gives_the_same_step(make_vit):
     ("options", "message"),
     [
         ({"horizontal": None, "vertical": None}, "horizontal and vertical are both None"),
+        ({"smoothing": 1.0}, "smoothing is 1.0, but must be in"),
         ({"tau": -0.1}, "tau is -0.1, but must be at least 0"),
         ({"tau": float("nan")}, "tau is nan"),
         ({"rho": -1.0}, "rho is -1.0"),

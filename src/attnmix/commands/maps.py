@@ -97,7 +97,13 @@ def run(arguments: Namespace) -> int:
     cells = f"{about.grid[0]} x {about.grid[1]} cells, the best {about.top} of {about.num_classes} classes in each"
     print(f"{out}: {about.count} images, {cells}, {_size(about.bytes)}")
     if right is not None:
-        print(f"the teacher's best class over the whole image is the label's in {100 * right:.1f} % of the images")
+        chance = 1 / about.num_classes
+        print(
+            f"the teacher's best class over the whole image is the label's in {100 * right:.1f} % of the images "
+            f"(chance {100 * chance:.1f} %)"
+        )
+        if right < min(2 * chance, (1 + chance) / 2):  # the second: of two classes, twice chance is all
+            print("warning: that is hardly more than chance: is this teacher trained, and for these classes?")
     if store.about.missing:
         print(f"{len(store.about.missing)} images could not be read: training passes them over")
     print(f"next: attnmix train {arguments.recipe} --label_maps {out} --method ...")

@@ -21,6 +21,7 @@ from attnmix.data.label_maps import (
     AboutMaps,
     LabelMapStore,
     is_count,
+    line_of,
     part_of,
     read_about,
     short,
@@ -115,7 +116,7 @@ class LabelMapWriter:
 
     def _go_on(self) -> None:
         path = self.part / PROGRESS
-        told = _plain(read_about(path))
+        told = _plain(read_about(path, way_out=f"remove {self.part} and begin again"))
         done = json.loads(path.read_text(encoding="utf-8")).get("done")
         if not is_count(done, 0) or done > self.about.count:
             raise ValueError(f"{path}: done is {short(done)}, which cannot be: remove {self.part}")
@@ -141,9 +142,13 @@ class LabelMapWriter:
         try:
             npy.read_magic(file)
             npy.read_array_header_2_0(file)
-        except ValueError as error:
+        except Exception as error:  # a header is parsed as Python: whatever its parser can raise
             file.close()
-            raise ValueError(f"{path} is damaged ({_line(error)}): remove {self.part} and begin again") from error
+            if isinstance(error, OSError):
+                raise
+            raise ValueError(
+                f"{path} is damaged ({line_of(error)}): remove {self.part} and begin again"
+            ) from error
         end = file.tell() + self.done * int(np.prod(self.about.shape[1:])) * kind.itemsize
         if path.stat().st_size < end:
             file.close()
@@ -162,10 +167,6 @@ class LabelMapWriter:
                 f"take {needed / 1e9:.1f} GB more, and {there} has {free / 1e9:.1f} GB free: choose another "
                 "--out, or a lower --top or --image_size"
             )
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _plain(about: AboutMaps) -> dict[str, Any]:

@@ -13,6 +13,7 @@ Plain NumPy files, read without pickle: nothing in them can run code.
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from attnmix.data.labelled import LabelledImages
 
 FORMAT = 1
 ABOUT, SCORES, CLASSES = "maps.json", "scores.npy", "classes.npy"
+AGAIN = "make the maps again"  # the way out of damage
 LOOKED_AT = 64  # images whose maps are looked through at opening
 
 
@@ -140,7 +142,9 @@ class LabelMapStore:
         Raises:
             ValueError: another number of images, other classes, or other images in another order.
         """
-        again = f"make them for this data with `attnmix maps`, or train on {self.about.data}"
+        own = self.about.data
+        other = "with the data_options (counts, seed) that they were made with" if where == own else f"on {own}"
+        again = f"make them for this data with `attnmix maps`, or train {other}"
         ours = f"the label maps in {str(self.folder)!r} are of {self.about.data}"
         if len(images) != self.about.count:
             raise ValueError(f"{ours}, {self.about.count} images, and {where} has {len(images)}: {again}")
@@ -174,22 +178,22 @@ def digest_of(images: LabelledImages) -> str:
 # ------------------------------------------------------------------ reading
 
 
-def read_about(path: Path) -> AboutMaps:
-    """Read `maps.json`.
+def read_about(path: Path, way_out: str = AGAIN) -> AboutMaps:
+    """Read `maps.json`; `way_out` is what to do where it is damaged.
 
     Raises:
-        ValueError: broken, of another format, or with a value that cannot be; names the file and the key.
+        ValueError: broken, of another format, or with a value that cannot be; names the file, and the key if one.
     """
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # a number of too many digits, brackets in brackets
+        raise ValueError(f"{path} cannot be read as JSON ({line_of(error)}): {way_out}") from error
     if not isinstance(told, dict) or told.get("format") != FORMAT:
-        raise ValueError(f"{path} does not describe label maps in format {FORMAT}")
-    return about_from(told, str(path))
+        raise ValueError(f"{path} does not describe label maps in format {FORMAT}: {way_out}")
+    return about_from(told, str(path), way_out)
 
 
-def about_from(told: Mapping[str, Any], where: str) -> AboutMaps:
+def about_from(told: Mapping[str, Any], where: str, way_out: str = AGAIN) -> AboutMaps:
     """What a file says of the maps, its values checked.
 
     Raises:
@@ -211,22 +215,23 @@ def about_from(told: Mapping[str, Any], where: str) -> AboutMaps:
         else:
             right = many and len(value) == 2 and all(is_count(item, 1) for item in value)
         if not right:
-            raise ValueError(f"{where}: {key} is {short(value)}, which cannot be: make the maps again")
+            raise ValueError(f"{where}: {key} is {short(value)}, which cannot be: {way_out}")
         values[key] = tuple(value) if many else value
     about = AboutMaps(**values)
     if about.top > about.num_classes or len(about.class_names) != about.num_classes:
         raise ValueError(
             f"{where}: top {about.top} and {len(about.class_names)} class names do not go with num_classes "
-            f"{about.num_classes}: make the maps again"
+            f"{about.num_classes}: {way_out}"
         )
     if any(index >= about.count for index in about.missing):
-        raise ValueError(f"{where}: missing names images beyond the {about.count}: make the maps again")
+        raise ValueError(f"{where}: missing names images beyond the {about.count}: {way_out}")
     return about
 
 
 def part_of(folder: Path) -> Path:
     """Where maps lie until all of them are there."""
-    return folder.with_name(folder.name + ".part")
+    whole = folder if folder.name not in ("", "..") else folder.resolve()  # `.` has no name
+    return whole.parent / f"{whole.name}.part"
 
 
 def is_count(value: Any, least: int) -> bool:
@@ -249,18 +254,24 @@ def _why_none(folder: Path) -> str:
 def _open_array(path: Path, shape: Sequence[int], kind: np.dtype[Any]) -> NDArray[Any]:
     """A .npy file as memory: opened without pickle, its shape, type and length checked."""
     if not path.is_file():
-        raise ValueError(f"{path} is missing: make the maps again")
+        raise ValueError(f"{path} is missing: {AGAIN}")
     try:
-        found = npy.open_memmap(path, mode="r")
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is damaged or cut short ({_line(error)}): make the maps again") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of sizes beyond all numbers
+            found = npy.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # a header is parsed as Python: whatever its parser can raise
+        raise ValueError(f"{path} is damaged or cut short ({line_of(error)}): {AGAIN}") from error
     if found.shape != tuple(shape) or found.dtype != kind:
         raise ValueError(
             f"{path} holds {found.dtype} of shape {found.shape}, but {ABOUT} says {kind} of {tuple(shape)}: "
-            "make the maps again"
+            f"{AGAIN}"
         )
     return found
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def line_of(error: Exception) -> str:
+    """What an error says, in one line that is not too long."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 120 else f"{text[:117]}..."

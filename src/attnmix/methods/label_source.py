@@ -9,11 +9,15 @@ from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView
 from attnmix.methods.base import Labels, MixMethod
+from attnmix.methods.choice import Choice
 from attnmix.methods.pasting import Pasting
 from attnmix.methods.teacher import Teacher
 from attnmix.mixing.label_maps import LabelMaps, dense_scores
 
-WAY_OUT = 'give it a teacher (teacher="resnet50", a folder, or "self"), or labels that come with label maps'
+WAY_OUT = (
+    'give it a teacher, teacher= the folder of a run, a timm model of the same classes, or "self"; or train with '
+    "label maps made by `attnmix maps`, label_maps= their folder"
+)
 
 
 class Taught(Pasting):
@@ -70,7 +74,7 @@ class Taught(Pasting):
         if self.teacher is not None:
             return self.teacher.score_maps(view, images)
         if not isinstance(labels, LabelMaps):
-            raise ValueError(f"{type(self).__name__} has no score maps to learn from: {WAY_OUT}")
+            raise ValueError(f"{_typed(self)} has no score maps to learn from: {WAY_OUT}")
         return dense_scores(labels, self.num_classes)
 
 
@@ -85,13 +89,29 @@ def check_label_maps(method: MixMethod, given: bool) -> None:
         ValueError: maps that are missing, or that nobody looks at.
     """
     parts = [part for part in method.modules() if isinstance(part, MixMethod)]
-    needing = [type(part).__name__ for part in parts if part.needs_label_maps]
+    needing = [part for part in parts if part.needs_label_maps]
     if needing and not given:
-        raise ValueError(f"{needing[0]} has no score maps to learn from: {WAY_OUT}")
+        raise ValueError(f"{_typed(needing[0])} has no score maps to learn from: {WAY_OUT}")
+    if needing or not given:
+        return
     taking = [part for part in parts if part.takes_label_maps]
-    if given and not taking:
-        raise ValueError(f"label maps are given, but {type(method).__name__} takes none: leave them out")
-    if given and all(isinstance(part, Taught) and part.teacher is not None for part in taking):
-        raise ValueError(
-            f"label maps are given, but {type(taking[0]).__name__} asks its teacher: leave out one of the two"
-        )
+    if not taking:
+        raise ValueError(f"label maps are given, but {_typed(method)} takes none: leave them out")
+    for part in taking:
+        if isinstance(part, Taught) and part.asks and part.teacher is not None:
+            raise ValueError(
+                f"label maps are given, but {_typed(part)} asks its teacher: leave out one of the two"
+            )
+    raise ValueError(
+        f"label maps are given, but {_typed(taking[0])} looks at none with its options: leave them out, or change "
+        "these"
+    )
+
+
+def _typed(method: MixMethod) -> str:
+    """A method as one types it: `relabel`, `cutmix+relabel`; its class where it has no such name."""
+    from attnmix.methods.registry import METHODS  # which imports the methods
+
+    if isinstance(method, Choice):
+        return "+".join(_typed(member) for member in method.methods)
+    return next((name for name, kind in METHODS.items() if kind is type(method)), type(method).__name__)

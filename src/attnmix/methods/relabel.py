@@ -11,7 +11,7 @@ from attnmix.backbone import BackboneView
 from attnmix.methods.about import About
 from attnmix.methods.base import Labels, Plan
 from attnmix.methods.label_source import Taught
-from attnmix.mixing import Draw, soft_targets
+from attnmix.mixing import Draw, class_labels, soft_targets
 from attnmix.mixing.draws import check_choice
 from attnmix.mixing.label_maps import pooled_distribution
 
@@ -20,7 +20,7 @@ class ReLabel(Taught):
     """ReLabel (Yun et al., CVPR 2021): CutMix whose labels are a teacher's, pooled over what the crop shows.
 
     An image's label is the softmax of the mean of its score map (LabelPooling, section 3.2), which covers the
-    image as it is cropped for training; the ground truth is not looked at. Labels are mixed by area as CutMix's
+    image as it is cropped for training; the ground truth does not count. Labels are mixed by area as CutMix's
     are. If the teacher is sure of the ground truth everywhere, it is CutMix.
 
     Args:
@@ -60,6 +60,7 @@ class ReLabel(Taught):
 
     def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """The mix, and what the teacher says of the unmixed images."""
+        soft_targets(class_labels(labels), num_classes=self.num_classes)  # found wrong here, as by all methods
         plan = super().plan(view, images, labels)
         seen = pooled_distribution(self.scores(view, images, labels))
         if self.classes == "single":

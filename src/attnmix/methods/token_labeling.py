@@ -198,6 +198,9 @@ class TokenLabeling(Taught):
         if self.class_label == "truth":
             return None
         seen = pooled_distribution(scores)
+        truth = soft_targets(
+            class_labels(labels), num_classes=self.num_classes
+        )  # checked where it does not count too
         if self.class_label == "both":
-            seen = blended_with_truth(seen, soft_targets(class_labels(labels), num_classes=self.num_classes))
+            seen = blended_with_truth(seen, truth)
         return soft_targets(seen, num_classes=self.num_classes, smoothing=self.smoothing)

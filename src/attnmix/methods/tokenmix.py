@@ -43,7 +43,7 @@ class TokenMix(Taught):
     Masks are blocks of whole tokens of the model's final grid, drawn as BEiT draws its masks. A label's weight is
     how much of its class activation, on a teacher's map of its unmixed image, is left to be seen. If activation
     is the same everywhere, the label is CutMix's. The authors' code: `share=0.571` (half of 14x14 tokens, and 14
-    more) and `min_block=0`.
+    more) and `min_block=1/196` (one of these tokens).
 
     Args:
         teacher: a frozen model asked once for every pasted batch, without gradient: timm's name for it, the

@@ -107,7 +107,7 @@ class TokenMixup(MixMethod):
             paper takes 5 of 128.
         tokens: `salient`; or `random` as the paper's baseline (supplement H.2): partners and as many tokens as
             would be salient on average, and VTM's tokens, at random.
-        smoothing: label smoothing; a base that is a method already brings its own.
+        smoothing: label smoothing of a base by name, None: its own default; one that is a method keeps its own.
         seed: of the one generator of this method and its base (in the place of the base's own), and of
             ScoreNet's initial weights.
         base_options: options of `base`, where it is named.
@@ -145,11 +145,12 @@ class TokenMixup(MixMethod):
         samples: str = "easy",
         random_samples: float = 5 / 128,
         tokens: str = "salient",
-        smoothing: float = 0.1,
+        smoothing: float | None = None,
         seed: int = 0,
         **base_options: Any,
     ) -> None:
-        super().__init__(num_classes=num_classes, smoothing=smoothing, seed=seed)
+        # checked here; what counts is the base's, below
+        super().__init__(num_classes=num_classes, smoothing=0.0 if smoothing is None else smoothing, seed=seed)
         if horizontal is None and vertical is None:
             raise ValueError('horizontal and vertical are both None: name a block for one, or use "base" itself')
         for name, block in (("horizontal", horizontal), ("vertical", vertical)):
@@ -184,6 +185,8 @@ class TokenMixup(MixMethod):
         self.random_samples = random_samples
         self.tokens = tokens
         self.score_net: ScoreNet | None = None
+        if smoothing is not None and isinstance(base, str):
+            base_options["smoothing"] = smoothing
         self.base = self._make_base(base, base_options, seed)
         self.smoothing = self.base.smoothing
         self.share_generator(self.generator)
@@ -356,7 +359,7 @@ class TokenMixup(MixMethod):
         if isinstance(base, str):
             from attnmix.methods.registry import create_method  # the table lists this method too
 
-            options = {"smoothing": self.smoothing, "seed": seed, **self.base_defaults.get(base, {}), **options}
+            options = {"seed": seed, **self.base_defaults.get(base, {}), **options}
             try:
                 base = create_method(base, num_classes=self.num_classes, **options)
             except ValueError as error:
