@@ -342,7 +342,7 @@ def test_help_lists_the_presets_and_a_recipes_values(capsys):
             "smmix-table-9",
             ["--rows", "0,2", "--providers", "deit-t=nowhere"],
             "row 0 (pre-trained DeiT-T): provider 'nowhere' is neither the folder of a run nor a model "
-            "that timm can make with options {}: Unknown model (nowhere); --providers deit-t=MODEL names another "
+            "that timm can make: Unknown model (nowhere); --providers deit-t=MODEL names another "
             "model; --rows 2 leaves the row out",
         ),
         ("smmix-table-8", ["--method_options.porb", "1"], 'no method of smmix-table-8 has the option "porb"'),

@@ -91,6 +91,8 @@ def test_wrong_words(capsys):
     assert "methods" in capsys.readouterr().err
     assert cli.main(["list", "models", "resnet*"]) == 2
     assert "no models match 'resnet*'" in capsys.readouterr().err
+    assert cli.main(["list", "methods", "puzzlemx"]) == 2
+    assert "no methods match 'puzzlemx'; did you mean 'puzzlemix'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -59,13 +59,14 @@ def test_wrong_lists_are_named(typed, message):
 
 def test_a_teacher_that_is_not_named_can_be_given():
     plain, named, on_top, cutmix = parse_methods("tokenmix,tokenmix:teacher=x,tokenmixup:base=relabel,cutmix")
-    assert [spec.teacher_option for spec in (plain, named, on_top, cutmix)] == ["teacher", None, "teacher", None]
-    assert [spec.takes_label_maps for spec in (plain, named, on_top, cutmix)] == [True, True, True, False]
+    assert [spec.missing_teachers() for spec in (plain, named, on_top, cutmix)] == [{"teacher"}, set()] * 2
+    assert [spec.needs_label_maps for spec in (plain, named, on_top, cutmix)] == [True, False] * 2
     assert plain.taught_by("folder").options == {"teacher": "folder"}
     assert plain.taught_by("folder").label == "tokenmix"
     assert named.taught_by("folder").options == {"teacher": "x"}
     assert on_top.taught_by("folder").options == {"base": "relabel", "teacher": "folder"}
-    assert cutmix.taught_by("folder").options == {}
-    (attentive,) = parse_methods("attentivemix")
-    assert attentive.takes_label_maps is False
-    assert attentive.taught_by("self").options == {"provider": "self"}
+    assert cutmix.taught_by("folder") is cutmix
+    both, unread = parse_methods("attentivemix+relabel,tokenmix:target=area")
+    assert both.taught_by("folder").options == {"provider": "folder", "teacher": "folder"}
+    assert both.taught_by("folder", maps=True).options == {"provider": "folder"}
+    assert unread.missing_teachers() == set()  # it looks at no teacher

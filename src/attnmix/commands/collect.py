@@ -10,15 +10,14 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from typing import Any
 
-import timm
 import torch
-from torch import nn
 
 from attnmix.benchmark.device import pinned_threads
 from attnmix.benchmark.kinds import StepKind, step_kinds
 from attnmix.benchmark.step_time import StepCost, TrainingStep, step_cost, time_steps, weigh
 from attnmix.commands.looking import gallery_rows, mixed_pairs, pair_sources
 from attnmix.commands.runs import LOOKED_AT, Run, first_images
+from attnmix.commands.trained import trained_model
 from attnmix.evaluation.label_content import label_content_controls
 from attnmix.evaluation.mixed_pictures import pixels_of
 from attnmix.methods import create_method
@@ -76,14 +75,15 @@ def pictures(runs: Sequence[Run], data: Any) -> list[GalleryRow]:
     rows: list[GalleryRow] = []
     for run in first:
         found = gallery_rows(
-            _trained(run),
-            run.spec,
+            trained_model(run.folder),
+            run.spec.taught_by("self"),
             images,
             labels,
             masks=masks,
             class_names=data.class_names,
             mean=inputs["mean"],
             std=inputs["std"],
+            run=run.folder,
         )
         rows += found[: PICTURES if len(first) <= FEWER_PAST else 1]
     return rows
@@ -100,7 +100,15 @@ def image_pairs(runs: Sequence[Run], data: Any) -> ImagePairs:
         labels=[str(data.class_names[label]) for label in labels.tolist()],
         sources=pair_sources(len(images)),
         mixed={
-            run.spec.label: mixed_pairs(_trained(run), run.spec, images, labels, num_classes=classes, **normalised)
+            run.spec.label: mixed_pairs(
+                trained_model(run.folder),
+                run.spec.taught_by("self"),
+                images,
+                labels,
+                num_classes=classes,
+                run=run.folder,
+                **normalised,
+            )
             for run in _first_runs(runs)
         },
     )
@@ -109,10 +117,6 @@ def image_pairs(runs: Sequence[Run], data: Any) -> ImagePairs:
 def _first_runs(runs: Sequence[Run]) -> list[Run]:
     """Each method's run with the first seed."""
     return [run for run in runs if run.recipe.seed == runs[0].recipe.seed]
-
-
-def _trained(run: Run) -> nn.Module:
-    return timm.create_model(f"local-dir:{run.folder / 'model'}", pretrained=True)
 
 
 def _summary(label: str, entries: Sequence[dict[str, Any]], cost: StepCost) -> dict[str, Any]:
@@ -156,7 +160,7 @@ def _step_costs(runs: Sequence[Run], data: Any) -> dict[str, StepCost]:
         return TrainingStep(MixTask(model, method), images, labels, autocast=autocast)
 
     (plain,) = step_kinds("cutmix", {})
-    kinds = {run.spec.label: step_kinds(run.spec.name, run.spec.options) for run in runs}
+    kinds = {run.spec.label: step_kinds(run.spec.name, run.spec.taught_by("self").options) for run in runs}
     steps = {kind.key: step(kind) for kind in [plain, *itertools.chain(*kinds.values())]}
     with pinned_threads(1):
         seconds = time_steps(steps, rounds=STEP_ROUNDS)

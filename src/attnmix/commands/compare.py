@@ -66,13 +66,14 @@ def run(arguments: Namespace) -> int:
     out = Path(arguments.out)
     console = Console()
 
-    from attnmix.commands.runs import Run, do_runs, load_evaluation
+    from attnmix.commands.runs import Run, check_methods, do_runs, load_evaluation
     from attnmix.report import format_summary
 
+    check_methods([spec.taught_by("self") for spec in specs], recipe)
+
     def create_run(spec: MethodSpec, seed: int) -> Run:
-        maps = recipe.label_maps if spec.takes_label_maps else None
-        if maps is None:
-            spec = spec.taught_by(str(out / "runs" / f"none-seed{seed}" / "model"))
+        maps = recipe.label_maps if spec.needs_label_maps else None
+        spec = spec.taught_by(str(out / "runs" / f"none-seed{seed}" / "model"), maps=maps is not None)
         settings = replace(recipe, method=spec.name, seed=seed, method_options=spec.options, label_maps=maps)
         return Run(spec, settings, out / "runs" / f"{spec.folder}-seed{seed}")
 
@@ -96,11 +97,10 @@ def check_teachers(specs: "Sequence[MethodSpec]", recipe: Recipe) -> None:
     if any(spec.label == "none" for spec in specs):
         return
     for spec in specs:
-        has_maps = recipe.label_maps is not None and spec.takes_label_maps
-        if spec.teacher_option is not None and not has_maps:
+        for option in spec.missing_teachers(maps=recipe.label_maps is not None):
             raise ValueError(
                 f"{spec.label} learns from a teacher: name a model or the folder of a run, as in "
-                f"{spec.name}:{spec.teacher_option}=path/to/run, or compare with none too, whose runs then teach"
+                f"{spec.name}:{option}=path/to/run, or compare with none too, whose runs then teach"
             )
 
 

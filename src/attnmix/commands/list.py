@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from attnmix.commands.ablations import known_presets, preset_title
-from attnmix.training.reading import known_overlays, known_recipes
+from attnmix.training.reading import known_overlays, known_recipes, nearest
 
 if TYPE_CHECKING:
     from attnmix.methods import MixMethod
@@ -71,7 +71,8 @@ def run(arguments: Namespace) -> int:
     for kind in kinds:
         rows = [row for row in listings[kind]() if arguments.filter is None or fnmatch(row[0], arguments.filter)]
         if not rows:
-            raise ValueError(f"no {kind} match {arguments.filter!r}")
+            near = nearest(arguments.filter, [name for name, _ in listings[kind]()])
+            raise ValueError(f"no {kind} match {arguments.filter!r}{near}")
         if len(kinds) > 1:
             print(f"{kind}:")
         width = max(len(name) for name, _ in rows)

@@ -30,26 +30,30 @@ class MethodSpec:
         return {**self.shared, **self.own}
 
     @property
-    def kinds(self) -> list[type[MixMethod]]:
-        """The methods that it is made of, a named base among them."""
-        names = (*self.name.split("+"), *str(self.options.get("base", "none")).split("+"))
-        return [METHODS[name.replace("_", "-")] for name in names]
+    def needs_label_maps(self) -> bool:
+        """Whether it learns from score maps, and names no teacher to give them."""
+        return any(part.needs_label_maps for part in self._parts)
 
-    @property
-    def teacher_option(self) -> str | None:
-        """The option that has to name a model and does not yet, a teacher's; None where nothing is missing."""
-        options = [kind.teacher_option for kind in self.kinds if kind.teacher_option is not None]
-        return next((option for option in options if self.options.get(option) is None), None)
+    def missing_teachers(self, *, maps: bool = False) -> set[str]:
+        """The options that have to name a model and do not; with label maps, who takes them needs none."""
+        missing = set()
+        for part in self._parts:
+            if part.teacher_option is None or self.options.get(part.teacher_option) is not None:
+                continue
+            if not part.takes_label_maps or (part.needs_label_maps and not maps):
+                missing.add(part.teacher_option)
+        return missing
 
-    @property
-    def takes_label_maps(self) -> bool:
-        """Whether it can learn from score maps on disk in a teacher's place."""
-        return any(kind.takes_label_maps for kind in self.kinds)
-
-    def taught_by(self, teacher: str) -> "MethodSpec":
+    def taught_by(self, teacher: str, *, maps: bool = False) -> "MethodSpec":
         """The same with this model where one has to be named; its label is the same."""
-        option = self.teacher_option
-        return self if option is None else replace(self, shared={**self.shared, option: teacher})
+        missing = dict.fromkeys(self.missing_teachers(maps=maps), teacher)
+        return replace(self, shared={**self.shared, **missing}) if missing else self
+
+    @property
+    def _parts(self) -> list[MixMethod]:
+        """The method and those that it is made of: members of a choice, a base."""
+        made = create_method(self.name, num_classes=2, **self.options)
+        return [part for part in made.modules() if isinstance(part, MixMethod)]
 
     @property
     def label(self) -> str:

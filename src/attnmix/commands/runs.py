@@ -12,16 +12,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.data import IterableDataset
 
 from attnmix.commands.method_specs import MethodSpec
-from attnmix.evaluation.label_content import label_content_error, pasting_method
+from attnmix.commands.trained import trained_model, with_what_it_learnt
+from attnmix.evaluation.label_content import label_content_error
+from attnmix.evaluation.pasting import pasting_method
+from attnmix.methods import create_method
+from attnmix.task import MixTask
 from attnmix.training import Recipe, load_recipe, train
 from attnmix.training.loop import has_checkpoint
-from attnmix.training.setup import create_data
+from attnmix.training.setup import create_data, create_model
 
 ENTRY = "run.json"
 LOOKED_AT = 512  # images on which labels are judged
@@ -63,6 +66,21 @@ class Run:
 def load_evaluation(recipe: Recipe) -> Any:
     """The recipe's evaluation data."""
     return create_data(recipe)[1]
+
+
+def check_methods(specs: Sequence[MethodSpec], recipe: Recipe) -> None:
+    """Bind each method to the recipe's model, so that a missing package or an unfit option ends no long series.
+
+    Raises:
+        ValueError: what the method finds wrong, with its name in front.
+    """
+    classes = load_evaluation(recipe).num_classes
+    model = create_model(recipe, num_classes=classes)
+    for spec in specs:
+        try:
+            MixTask(model, create_method(spec.name, num_classes=classes, **spec.options))
+        except ValueError as error:
+            raise ValueError(f"{spec.label}: {error}") from error
 
 
 def first_images(data: Any, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -165,7 +183,7 @@ def _do_run(run: Run) -> dict[str, Any]:
     """Train, judge the labels, and leave the entry beside the run."""
     recipe = run.recipe
     result = train(recipe, run.folder, resume=has_checkpoint(run.folder), progress=False)
-    model = timm.create_model(f"local-dir:{result.model}", pretrained=True)
+    model = trained_model(run.folder)
     entry = {
         "label": run.spec.label,
         "method": recipe.method,
@@ -190,13 +208,16 @@ def _do_run(run: Run) -> dict[str, Any]:
 
 
 def _label_content(run: Run, model: Any) -> dict[str, float] | None:
-    method = pasting_method(run.recipe.method, num_classes=model.num_classes, **run.recipe.method_options)
+    # evaluation images have no label maps
+    spec = run.spec.taught_by("self")
+    method = pasting_method(spec.name, num_classes=model.num_classes, **spec.options)
     data = load_evaluation(run.recipe)
     if method is None or not hasattr(data, "masks"):
         return None
     images, labels, masks = first_images(data, LOOKED_AT)
     if masks is None:
         return None
+    method = with_what_it_learnt(method, model, run.folder)
     return label_content_error(model, method, images, labels, masks).as_dict()
 
 
