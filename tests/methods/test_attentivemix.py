@@ -18,9 +18,9 @@ SIZE, GRID = (16, 24), (4, 6)
 class Maps(nn.Module):
     """A CNN by what a method knows of one: its last map, here of `stride` pixels and with dropout."""
 
-    def __init__(self, stride=4, output_fmt="NCHW"):
+    def __init__(self, stride=4, output_fmt="NCHW", channels=3):
         super().__init__()
-        self.convolution = nn.Conv2d(3, 5, stride, stride)
+        self.convolution = nn.Conv2d(channels, 5, stride, stride)
         self.drop = nn.Dropout(0.5)
         self.output_fmt = output_fmt
         self.seen = []
@@ -188,6 +188,28 @@ def test_a_provider_sees_images_normalised_and_sized_as_it_wants_them(make_vit):
     assert_pasted(mixed, images, wanted_masks(scores, 12))
 
 
+def test_a_provider_is_shown_smaller_images_without_aliasing(make_vit):
+    provider, (images, labels) = Maps(stride=2), make_batch()
+    make_task(make_vit(), provider=provider, provider_size=8).mix(images, labels)
+    assert provider.seen[-1].equal(F.interpolate(images, size=(8, 12), mode="bilinear", antialias=True))
+    assert not torch.allclose(provider.seen[-1], F.interpolate(images, size=(8, 12), mode="bilinear"), atol=0.1)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_provider_is_tried_on_as_many_channels_as_the_model_takes(make_vit, channels):
+    model, images = make_vit(in_chans=channels), torch.randn(4, channels, *SIZE)
+    model.pretrained_cfg = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}  # timm's stays that of 3
+    for provider in (Maps(channels=channels), make_vit(in_chans=channels), "self"):
+        if provider != "self":
+            provider.pretrained_cfg = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+        assert make_task(model, provider=provider)(images, torch.arange(4))["loss"].isfinite()
+    for provider in (Maps(), make_vit()):
+        message = f"takes images of 3 channels, but the model under training {channels}: give one .*in_chans"
+        with pytest.raises(ValueError, match=message) as refused:
+            make_task(model, provider=provider)
+        assert "pixels" not in str(refused.value)
+
+
 def test_a_drawn_number_of_patches_follows_alpha_and_mode(make_vit):
     images, labels = make_batch(8)
     task = make_task(make_vit(), top_k=None, mode="elem")
@@ -291,6 +313,9 @@ def test_nothing_waits_for_a_device(make_vit):
         ({"top_k": 49}, "top_k is 49"),
         ({"top_k": 1.0}, r"top_k is 1\.0"),
         ({"top_k": -0.1}, r"top_k is -0\.1"),
+        ({"top_k": True}, "top_k is True, but must be a whole number of 49 patches"),
+        ({"block": 1.5}, "block is 1.5, but must be a whole number"),
+        ({"provider_size": True, "provider": "resnet18"}, "provider_size is True, but must be a number of pixels"),
         ({"attention": "random"}, 'attention is "random", but must be one of class, image, class-rollout'),
         ({"channels": "max"}, 'channels is "max", but must be one of mean, last'),
         (

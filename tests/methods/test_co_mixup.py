@@ -24,13 +24,20 @@ def make_batch(batch=8):
     return torch.randn(batch, 3, *SIZE), torch.arange(batch) % NUM_CLASSES
 
 
-def slow_saliency(model, images, labels):
-    """Each block's share of its own image's gradient norm, `[B, 4, 4]`, one image at a time, by a copy."""
+def slow_pixels(model, images, labels):
+    """The norm of each image's own gradient at its pixels, one image at a time, by a copy."""
     model, maps = copy.deepcopy(model).eval(), []
     for image, label in zip(images, labels.tolist(), strict=True):
         pixels = image[None].clone().requires_grad_()
         references.cross_entropy(model(pixels)[0], references.smooth(label, NUM_CLASSES, 0.1)).backward()
-        norm = (pixels.grad[0] ** 2).sum(dim=0).sqrt()
+        maps.append((pixels.grad[0] ** 2).sum(dim=0).sqrt())
+    return torch.stack(maps)
+
+
+def slow_saliency(model, images, labels):
+    """Each block's share of its own image's gradient norm, `[B, 4, 4]`."""
+    maps = []
+    for norm in slow_pixels(model, images, labels):
         blocks = [[norm[4 * r : 4 * r + 4, 6 * c : 6 * c + 6].sum() for c in range(4)] for r in range(4)]
         maps.append(torch.tensor(blocks) / norm.sum())
     return torch.stack(maps)
@@ -69,6 +76,16 @@ def test_masks_and_partners_are_the_best_for_each_output(make_vit, monkeypatch):
             changed = levels.copy()
             changed[output].flat[block] = 1 - changed[output].flat[block]
             assert cost.total(changed, partners) >= best - 1e-9
+
+
+def test_compatibility_goes_by_windows_of_a_blocks_size(make_vit, monkeypatch):
+    model, (images, labels) = make_vit(), make_batch(6)
+    task = make_task(model, omega=0.5)
+    _, ((cost, *_),) = given_problem(monkeypatch, task, images, labels)
+    places = np.array(
+        [references.best_window(each, (4, 6), largest=True) for each in slow_pixels(model, images, labels)]
+    )
+    assert np.allclose(cost.compatible, joint_masks.compatibility(places / SIZE, 0.5), atol=1e-6)
 
 
 def test_without_other_terms_every_block_is_of_the_more_salient_image(make_vit):
@@ -252,8 +269,13 @@ def test_it_takes_turns_and_serves_tokenmixup(make_vit):
         ({"dirichlet_alpha": 0.0}, "dirichlet_alpha is 0.0, but Dirichlet"),
         ({"threshold": "soft"}, 'threshold is "soft", but must be one of max, hard'),
         ({"omega": 1.5}, "omega is 1.5"),
-        ({"part": 1}, "part is 1, but at least 2"),
-        ({"iterations": 0}, "iterations is 0"),
+        ({"levels": 2.5}, "levels is 2.5, but a mask has 2 .* a whole number"),
+        ({"levels": True}, "levels is True, but"),
+        ({"part": 1}, "part is 1, but must be a whole number, at least 2"),
+        ({"part": 2.5}, "part is 2.5, but must be a whole number"),
+        ({"iterations": 0}, "iterations is 0, but must be a whole number, at least 1"),
+        ({"iterations": 1.5}, "iterations is 1.5, but must be a whole number"),
+        ({"iterations": True}, "iterations is True, but"),
     ],
 )
 def test_wrong_options_are_named(options, message):

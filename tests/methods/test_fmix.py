@@ -43,6 +43,15 @@ def test_a_faster_decay_gives_larger_blobs(make_vit):
     assert counts[0] > 1.5 * counts[1] > 1.5 * 1.5 * counts[2]
 
 
+@pytest.mark.parametrize("decay", [200.0, 1e6])
+@pytest.mark.parametrize("spectrum", ["complex", "real"])
+def test_however_fast_the_decay_images_are_mixed(make_vit, decay, spectrum):
+    images, labels = make_batch(8)
+    method = make_method(decay_power=decay, spectrum=spectrum, mode="elem", cutmix_alpha=50.0)  # about a half each
+    mixed = attnmix.MixTask(make_vit(), method).mix(images, labels)
+    assert ((mixed.source_weight > 0.2) & (mixed.source_weight < 0.8)).all()
+
+
 def test_a_soft_border_blends_and_the_label_is_the_masks_mean(make_vit):
     hard = attnmix.MixTask(make_vit(), make_method())
     soft = attnmix.MixTask(make_vit(), make_method(max_soft=0.2))

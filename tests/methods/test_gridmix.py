@@ -3,6 +3,8 @@ import torch
 
 import attnmix
 from attnmix.methods.gridmix import local_loss
+from attnmix.mixing import MixSampler
+from attnmix.mixing.grid_masks import cell_means
 from tests import references
 from tests.conftest import NUM_CLASSES
 
@@ -119,6 +121,31 @@ def test_mode_says_how_many_draws_of_cells(make_vit, mode):
     assert len(cells.flatten(1).unique(dim=0)) == {"batch": 1, "pair": 4, "elem": 8}[mode]
 
 
+@pytest.mark.parametrize("mode", ["batch", "pair", "elem"])
+def test_cells_make_up_the_drawn_share(make_vit, mode):
+    images, labels = make_batch(8)
+    sampler, generator = MixSampler(cutmix_alpha=2.0, mode=mode), torch.Generator().manual_seed(3)
+    sampler.kind(generator)
+    wished = sampler.spread(sampler.pasted_share(8, generator), 8)
+    method = make_method(mode=mode, cutmix_alpha=2.0, seed=3)
+    cells = attnmix.MixTask(make_vit(), method).mix(images, labels).draw.cells
+    assert cells.sum(dim=(1, 2)).tolist() == [round(16 * share) for share in wished.tolist()]
+
+
+def test_tokens_in_half_precision_are_averaged_in_single(make_vit):
+    tokens, cells = torch.randn(2, 4, 6, 8, dtype=torch.bfloat16), torch.zeros(2, 3, 5, dtype=torch.bool)
+    seen = []
+
+    def classify(means):
+        seen.append(means)
+        return means[:, :2]
+
+    local_loss(classify, tokens, cells, torch.eye(2), torch.tensor([1, 0]), image_size=(16, 24))
+    exact = cell_means(tokens.double(), (3, 5), image_size=(16, 24)).flatten(0, 2)
+    assert seen[0].dtype == torch.bfloat16
+    assert (seen[0] - exact.bfloat16()).count_nonzero() <= 2  # of 240: where single precision rounds a tie
+
+
 def test_count_keeps_to_the_share_and_bernoulli_only_on_average(make_vit):
     images, labels = make_batch(64)
     spread = {}
@@ -162,10 +189,13 @@ def test_blended_steps_have_no_local_loss(make_vit):
 
 def test_a_grid_finer_than_the_tokens_is_refused_with_a_way_out(make_vit):
     images, labels = make_batch()
-    with pytest.raises(
-        ValueError, match=r"grid is \(8, 8\), but the model has 4 x 6 final tokens.*local_weight=0"
-    ):
-        attnmix.MixTask(make_vit(), make_method(grid=8))(images, labels)
+    message = r"grid is \(8, 8\), but the model has 4 x 6 final tokens.*local_weight=0"
+    with pytest.raises(ValueError, match=message):
+        attnmix.MixTask(make_vit(), make_method(grid=8))
+    dynamic = attnmix.MixTask(make_vit(dynamic_img_size=True), make_method(grid=8))  # takes larger images too
+    with pytest.raises(ValueError, match=message):
+        dynamic(images, labels)
+    assert dynamic(*make_batch(size=(32, 48)))["loss"].isfinite()
     assert attnmix.MixTask(make_vit(), make_method(grid=8, local_weight=0))(images, labels)["loss"].isfinite()
     with pytest.raises(ValueError, match="a grid of 17 cells does not fit a side of 16 pixels"):
         attnmix.MixTask(make_vit(), make_method(grid=17, local_weight=0))(images, labels)
@@ -183,6 +213,9 @@ def test_a_model_that_drops_patches_is_refused_where_cells_are_classified(make_v
         ({"grid": 0}, "grid is 0, but must be rows and columns of cells"),
         ({"grid": (2, 3, 4)}, r"grid is \(2, 3, 4\)"),
         ({"grid": (2.5, 2)}, r"grid is \(2.5, 2\)"),
+        ({"grid": 2.5}, "grid is 2.5, but must be rows and columns of cells"),
+        ({"grid": True}, "grid is True, but"),
+        ({"grid": (True, 2)}, r"grid is \(True, 2\), but"),
         ({"cells": "all"}, 'cells is "all", but must be one of count, bernoulli'),
         ({"local_weight": -1}, "local_weight is -1, but must be finite and at least 0"),
     ],

@@ -8,11 +8,14 @@ import timm
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from transformers import ViTConfig, ViTForImageClassification
 
 import attnmix
+from attnmix.methods.frozen import as_seen_by, channels_of
 from attnmix.methods.guide import ATTENTIONS, AttentionGuide
 from tests import references
 from tests.conftest import NUM_CLASSES
+from tests.methods.settings import NAMES, has_option, options_for
 
 SIZE, GRID = (16, 24), (4, 6)
 
@@ -190,6 +193,8 @@ def test_a_guide_costs_no_step_that_pastes_nothing(make_vit):
     ("arguments", "message"),
     [
         (("colour", -1), 'attention is "colour", but must be one of class, image, class-rollout'),
+        (("image", 1.5), "block is 1.5, but must be a whole number, counted from 0; -1 is the last"),
+        (("image-rollout", True), "block is True, but must be a whole number"),
         (("image", -1, None, {"depth": 2}), "provider_options {'depth': 2} need a provider given by name"),
         (("image", -1, "vit_tinny", {}), "provider 'vit_tinny' is neither the folder of a run nor a model"),
         (("image", -1, "./nowhere", {}), "provider './nowhere' holds no exported model .*OUT/model"),
@@ -198,6 +203,49 @@ def test_a_guide_costs_no_step_that_pastes_nothing(make_vit):
 def test_wrong_guides_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         AttentionGuide(*arguments)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if has_option(name, "block") and has_option(name, "attention")]
+)
+def test_a_block_is_a_whole_number(make_vit, name):
+    with pytest.raises(ValueError, match=r"block is 1\.5, but must be a whole number"):
+        make_task(name, make_vit(), **{**options_for(name, make_vit), "block": 1.5})
+
+
+def test_images_of_another_number_of_channels_are_left_as_they_are():
+    model, other = torch.nn.Identity(), torch.nn.Identity()
+    model.pretrained_cfg = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4)}
+    other.pretrained_cfg = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+    for channels in (1, 4):
+        images = torch.randn(2, channels, 5, 6)
+        assert as_seen_by(images, model, other).equal(images)
+    images = torch.randn(2, 3, 5, 6)
+    assert not as_seen_by(images, model, other).equal(images)
+    other.pretrained_cfg = {"mean": (0.5,), "std": (0.5,)}
+    assert as_seen_by(images, model, other).equal(images)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_model_says_how_many_channels_it_takes(make_vit, channels):
+    assert channels_of(make_vit(in_chans=channels)) == channels
+    xcit = timm.create_model("xcit_nano_12_p8_224", in_chans=channels, depth=1)  # several convolutions
+    assert xcit.pretrained_cfg["input_size"][0] == 3
+    assert channels_of(xcit) == channels
+    small = {"depths": (1, 1, 1, 1), "embed_dims": (8, 16, 24, 32), "num_heads": (1, 1, 1, 1)}
+    pvt = timm.create_model("pvt_tiny", in_chans=channels, **small)
+    assert channels_of(pvt) == channels
+    config = ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=1, num_channels=channels)
+    assert channels_of(ViTForImageClassification(config)) == channels
+
+
+def test_what_no_layer_says_of_channels_may_stand_in_the_configuration():
+    model = torch.nn.Linear(2, 2)
+    assert channels_of(model) is None
+    model.pretrained_cfg = {"input_size": (1, 28, 28), "mean": (0.5,), "std": (0.5,)}
+    assert channels_of(model) == 1
+    model.pretrained_cfg["mean"] = (0.5,) * 3
+    assert channels_of(model) is None
 
 
 def test_what_a_model_cannot_give_is_said_when_the_task_is_made(make_vit):

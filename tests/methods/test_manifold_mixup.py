@@ -1,5 +1,6 @@
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
@@ -214,6 +215,11 @@ def test_a_layer_that_is_not_there_is_named(make_vit):
         ValueError, match=r"layers has 3, but VisionTransformer has 3 blocks: 0 is the image, 1 to 2"
     ):
         make_task(make_vit(), layers=[0, 3])
+
+
+def test_layers_may_be_counted_by_numpy(make_vit):
+    method = make_task(make_vit(), layers=np.arange(1, 3)).method
+    assert method.layers == (1, 2)
 
 
 @pytest.mark.parametrize("layers", [[], [-1], [0, 0], [1.5], "12", 2, [True]])

@@ -153,11 +153,12 @@ def test_labels_of_other_policies(make_vit, name):
 
 def test_rescaled_weights_fill_the_batch_from_0_to_1(make_vit):
     noise, share = torch.tensor([-1.0, 0.5, 2.0]), torch.tensor([0.5, 0.25, 0.125])
-    drawn = [0.5 + s * z for s, z in zip(share.tolist(), noise.tolist(), strict=True)]
-    wanted = [(value - min(drawn)) / (max(drawn) - min(drawn) + 1e-5) for value in drawn]
-    assert rescaled_weight(noise, share, kept=0.5).tolist() == pytest.approx(wanted, abs=1e-6)
-    # one share for the whole batch: neither mean nor deviation is left
-    same = rescaled_weight(noise, torch.full((3,), 0.3), kept=0.9)
+    for kept in (0.1, 0.5, 1.0):  # the paper's mean, which the scaling takes off
+        drawn = [kept + s * z for s, z in zip(share.tolist(), noise.tolist(), strict=True)]
+        wanted = [(value - min(drawn)) / (max(drawn) - min(drawn) + 1e-5) for value in drawn]
+        assert rescaled_weight(noise, share).tolist() == pytest.approx(wanted, abs=1e-6)
+    # one share for the whole batch: nothing of the deviation is left
+    same = rescaled_weight(noise, torch.full((3,), 0.3))
     assert same.tolist() == pytest.approx([0, 0.5, 1], abs=1e-3)
     out = make_task(make_vit(), label="rescaled", smoothing=0.0)(*make_batch())
     weight = out["mixed"].source_weight
@@ -201,6 +202,14 @@ def test_a_choice_with_cutmix_works_and_so_does_tokenmixup_on_top(make_vit):
         assert over(images, labels)["target"].equal(plain(images, labels)["target"])
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+def test_models_of_other_channels_are_bound_and_mixed(make_vit, channels):
+    images, labels = torch.randn(4, channels, 16, 24), torch.arange(4) % NUM_CLASSES
+    out = make_task(make_vit(in_chans=channels))(images, labels)
+    assert out["loss"].isfinite()
+    assert out["mixed"].source_mask.any()
+
+
 def test_swin_needs_final_tokens_to_match(make_vit):
     swin = timm.create_model(
         "swin_tiny_patch4_window7_224",
@@ -234,6 +243,8 @@ def test_keys_of_attention_that_is_spelled_out_cannot_be_seen(make_vit):
         ({"match": "values"}, 'match is "values"'),
         ({"group_score": "max"}, 'group_score is "max"'),
         ({"rounds": 0}, "rounds is 0, but must be a whole number"),
+        ({"rounds": True}, "rounds is True, but must be a whole number"),
+        ({"block": True}, "block is True, but must be a whole number"),
         ({"merged": -0.1}, "merged is -0.1"),
         ({"merged": 0.8, "rounds": 3}, "merged is 0.8, but must be a share .* from 0 to 0.75.*take more rounds"),
         ({"attention": "head"}, 'attention is "head"'),

@@ -10,7 +10,8 @@ import torch
 import attnmix
 from attnmix.methods import puzzlemix
 from attnmix.methods.input_saliency import input_saliency
-from attnmix.mixing.block_transport import take_blocks
+from attnmix.mixing import block_transport
+from attnmix.mixing.block_transport import masked_transport, move_costs, take_blocks
 from tests import references
 from tests.conftest import NUM_CLASSES
 from tests.methods.settings import options_for
@@ -183,6 +184,41 @@ def test_transport_shows_more_saliency(make_vit):
     assert shown[1].mean() > shown[0].mean() + 0.003
 
 
+def test_blocks_of_both_images_move_for_as_many_rounds_as_the_longer_side_has(make_vit):
+    images, labels = make_batch(24)
+    model = make_vit()
+    options = {"blocks": 2, "transport_size": 4, "distance_weight": 0.005}
+    mixed = make_task(model, levels=2, beta=0.0, eta=0.0, **options).mix(images, labels)
+    draw = mixed.draw
+    assert draw.grid == (4, 6)
+    shares = np.stack([slow_blocks(each, (4, 6)) for each in slow_saliency(model, images, labels)])
+    shares, source = torch.from_numpy(shares).float(), mixed.source_map[:, ::4, ::4]
+
+    def places(saliency, shown, rounds):
+        return masked_transport(move_costs(saliency, shown, distance_weight=0.005), rounds=rounds)
+
+    for found, saliency, shown in (
+        (draw.target_from, shares, source < 1),
+        (draw.source_from, shares[mixed.source_index], source > 0),
+    ):
+        assert found.equal(places(saliency, shown, 6))
+        for other in (4, 5, 7):
+            assert not found.equal(places(saliency, shown, other))
+
+
+def test_few_costs_are_held_at_once(make_vit, monkeypatch):
+    images, labels = make_batch(5)
+    wanted = make_task(make_vit(), blocks=4, distance_weight=0.02).mix(images, labels)
+    held, transport = [], masked_transport
+    monkeypatch.setattr(block_transport, "CHUNK_ELEMENTS", 3 * 16**2)
+    monkeypatch.setattr(
+        block_transport, "masked_transport", lambda cost, **kw: held.append(cost.shape) or transport(cost, **kw)
+    )
+    mixed = make_task(make_vit(), blocks=4, distance_weight=0.02).mix(images, labels)
+    assert held == [(3, 16, 16)] * 3 + [(1, 16, 16)]  # of two images each
+    assert mixed.images.equal(wanted.images)
+
+
 def test_without_other_terms_each_block_is_of_the_more_salient_image(make_vit):
     images, labels = make_batch()
     model = make_vit()
@@ -217,7 +253,7 @@ def test_a_strong_prior_gives_the_drawn_share(make_vit):
         {"gamma": 2.0},
         {"eta": 2.0},
         {"neighbourhood": 1},
-        {"transport": False},
+        {"transport": False, "distance_weight": 0.8},
         {"distance_weight": 0.05},
         {"transport_size": 2},
         {"cutmix_alpha": 0.2},
@@ -283,10 +319,20 @@ def test_it_takes_turns_and_serves_tokenmixup(make_vit):
         ({"beta": -1.0}, "beta is -1.0"),
         ({"gamma": math.inf}, "gamma is inf"),
         ({"eta": -0.1}, "eta is -0.1"),
-        ({"neighbourhood": 0}, "neighbourhood is 0, but must be at least 1 pixel"),
+        ({"blocks": 2.5}, "blocks is 2.5, but must be a whole number of blocks"),
+        ({"blocks": True}, "blocks is True, but"),
+        ({"levels": 2.5}, "levels is 2.5, but a mask has 2 .* a whole number"),
+        ({"levels": "3"}, "levels is '3', but"),
+        ({"neighbourhood": 0}, "neighbourhood is 0, but must be a whole number of pixels, at least 1"),
+        ({"neighbourhood": 1.5}, "neighbourhood is 1.5, but must be a whole number of pixels"),
+        ({"neighbourhood": True}, "neighbourhood is True, but"),
+        ({"neighbourhood": None}, "neighbourhood is None, but"),
+        ({"transport_size": 2.5}, "transport_size is 2.5, but must be a whole number of pixels"),
+        ({"transport_size": True}, "transport_size is True, but"),
         ({"distance_weight": 0.0}, "distance_weight is 0.0, but moving a block must cost"),
         ({"transport_size": 0}, "transport_size is 0"),
         ({"transport_size": 4, "transport": False}, "transport_size is 4, but nothing moves"),
+        ({"distance_weight": 0.3, "transport": False}, "distance_weight is 0.3, but nothing moves"),
     ],
 )
 def test_wrong_options_are_named(options, message):

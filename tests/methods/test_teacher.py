@@ -187,6 +187,12 @@ def test_a_wrong_teacher_is_refused_before_training():
         bound(hiera, model)
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_teacher_is_tried_on_as_many_channels_as_the_model_takes(channels):
+    asked, view = bound(tiny_vit(in_chans=channels), tiny_vit(in_chans=channels))
+    assert asked.score_maps(view, torch.randn(2, channels, 16, 24)).shape == (2, NUM_CLASSES, 4, 6)
+
+
 def test_a_model_of_many_sizes_is_asked_at_its_teachers():
     model = tiny_vit(dynamic_img_size=True)
     asked, view = bound(tiny_vit(img_size=(24, 16)), model)

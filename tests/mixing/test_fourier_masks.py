@@ -49,6 +49,15 @@ def test_the_authors_noise_decays_half_as_fast_from_left_to_right():
     assert power[1:6] / power[1] == pytest.approx(np.array(wanted) / wanted[0], rel=0.15)
 
 
+def test_a_power_that_no_number_holds_leaves_the_lowest_frequency():
+    noise = low_frequency_noise(3, (16, 24), generator(), decay_power=1e5)
+    assert noise.isfinite().all()
+    power = torch.fft.fft2(noise).abs()
+    assert (power[:, 0, 1] > 1e-3).all()  # one period per longer side
+    power[:, 0, [0, 1, 23]] = 0
+    assert power.max() < 1e-4
+
+
 def test_noise_follows_its_generator_alone():
     torch.manual_seed(0)
     one = low_frequency_noise(2, (5, 6), generator(1))

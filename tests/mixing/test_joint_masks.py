@@ -175,6 +175,18 @@ def test_a_repeated_pair_is_resolved():
     assert not resolved[0][1].any()
 
 
+@pytest.mark.parametrize(("saliency", "resolved"), [(0.45, True), (0.55, False)])
+def test_a_repeated_pair_costs_gamma_over_the_number_of_blocks_in_each_block(saliency, resolved):
+    # both images have all in a row of their own, so that both outputs would like to hold these two rows
+    maps, rows = np.zeros((2, 2, 2)), np.array([[1, 1], [0, 0]])
+    maps[0, 0] = maps[1, 1] = saliency
+    cost = JointCost(maps, np.zeros(2), np.eye(2), top=1, beta=0.0, gamma=2.0, eta=0.0, tau=1.0)  # 2 / 4 blocks
+    start = np.stack([rows[::-1], rows]), np.array([1, 0])
+    levels, _ = choose_together(cost, *start, iterations=4)
+    assert np.array_equal(levels[0], rows[::-1])
+    assert np.array_equal(levels[1], np.zeros((2, 2)) if resolved else rows)
+
+
 def test_one_image_stays_itself():
     cost = make_cost(1)
     levels, partners = choose_together(cost, np.ones((1, 2, 2), dtype=int), np.zeros(1, dtype=int), iterations=4)

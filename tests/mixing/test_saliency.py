@@ -1,5 +1,6 @@
 """Saliency of pixels against OpenCV and slow references, and the boxes around its extremes."""
 
+import os
 import sys
 
 import cv2
@@ -7,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from attnmix.mixing import saliency as saliency_module
 from attnmix.mixing.saliency import (
+    cores_of_ours,
     fine_grained_saliency,
     grey,
     opencv_saliency,
@@ -121,6 +124,38 @@ def test_fine_grained_is_opencvs_image_by_image(size):
         wanted = cv2.saliency.StaticSaliencyFineGrained_create().computeSaliency(image)[1]
         assert np.array_equal(found[i].numpy(), wanted)
     assert len({int(each.argmax()) for each in found}) == 5
+
+
+@pytest.mark.parametrize(
+    ("cores", "processes", "wanted"), [(8, None, 8), (8, "4", 2), (6, "4", 1), (2, "8", 1), (3, "1", 3)]
+)
+@pytest.mark.parametrize("affinity", [True, False])
+def test_every_process_of_torchrun_has_its_share_of_the_cores(monkeypatch, cores, processes, wanted, affinity):
+    if affinity:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
+        monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    else:
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+        monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if processes is not None:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    assert torch.get_num_threads() == 1  # as under torchrun
+    assert cores_of_ours() == wanted
+
+
+def test_fine_grained_is_the_same_in_any_number_of_threads(monkeypatch):
+    pictures = torch.randint(0, 256, (9, 3, 20, 28), dtype=torch.uint8)
+    asked, pool, found = [], saliency_module.ThreadPoolExecutor, []
+    monkeypatch.setattr(
+        saliency_module, "ThreadPoolExecutor", lambda threads: asked.append(threads) or pool(threads)
+    )
+    for cores in (1, 2, 16):
+        monkeypatch.setattr(saliency_module, "cores_of_ours", lambda cores=cores: cores)
+        found.append(fine_grained_saliency(pictures))
+    assert asked == [1, 2, 16]
+    assert found[0].equal(found[1])
+    assert found[0].equal(found[2])
 
 
 def test_fine_grained_reads_the_mean_of_other_numbers_of_channels():

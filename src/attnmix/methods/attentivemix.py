@@ -13,6 +13,7 @@ from attnmix.methods.base import Labels
 from attnmix.methods.pasting import Pasting
 from attnmix.methods.patch_saliency import PatchSaliency
 from attnmix.mixing import Draw, PasteMask
+from attnmix.mixing.whole_numbers import is_whole
 
 PAPER_PATCHES = 49  # of the 7 x 7 grid that top_k is counted on
 
@@ -57,7 +58,7 @@ class AttentiveMix(Pasting):
             `AttentionGuide`; None is `class` where there is a class row, else `image`.
         block: whose attention, of a transformer; -1 is the last.
         channels: of a CNN's map, the `mean`, or the `last` one alone (the authors' code).
-        options: as `Pasting`'s.
+        options: as `Pasting`'s. `cutmix_alpha`, and what `mode` says of pasting, count with `top_k=None` only.
 
     Raises:
         ValueError: a value outside its range, naming it; when bound, a provider that cannot be made or does not
@@ -111,7 +112,7 @@ class AttentiveMix(Pasting):
 
 def _share(top_k: int | float) -> float:
     """A number of 49 patches, or a share of them, as a share."""
-    whole = isinstance(top_k, int)
+    whole = is_whole(top_k)
     if not (0 < top_k < PAPER_PATCHES if whole else 0 < top_k < 1):
         raise ValueError(
             f"top_k is {top_k}, but must be a whole number of 49 patches, 1 to 48, or a share between 0 and 1"

@@ -26,7 +26,13 @@ class Choice(MixMethod):
         ValueError: no member, members of different class counts, or weights that do not fit.
     """
 
-    about = About(paper="-", images="a or b, with equal chances", labels="a's or b's")
+    about = About(
+        paper="-",
+        images="a or b, with equal chances",
+        labels="a's or b's",
+        more="those of a and b",
+        needs=("what a and b need",),
+    )
 
     def __init__(
         self, methods: Sequence[MixMethod], weights: Sequence[float] | None = None, *, seed: int = 0

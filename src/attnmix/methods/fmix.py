@@ -18,8 +18,9 @@ class FMix(Pasting):
     """FMix (Harris et al., 2020): the source shows where low-frequency noise is highest, labels by area.
 
     The share of the source is drawn from Beta(`cutmix_alpha`, `cutmix_alpha`) and the noise is cut off so that
-    the mask has it, to the pixel. Masks are made on the CPU, all of a batch at once and one per draw: about a
-    millisecond each at 224 pixels, five with a soft border.
+    the mask has it: to the pixel, where no two pixels are alike, as they are in mirrored pairs with
+    `spectrum="real"`. The label weight is the mask's own share. Masks are made on the CPU, all of a batch at once
+    and one per draw: about a millisecond each at 224 pixels, five with a soft border.
 
     Args:
         decay_power: how fast the spectrum falls with frequency (paper: 3); lower is more fragmented.

@@ -1,7 +1,7 @@
 """GridMix (Baek et al., Pattern Recognition 2021): cells of a grid from one image or the other, and told apart."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from attnmix.backbone import BackboneView
 from attnmix.methods.about import About
 from attnmix.methods.base import Labels, Plan, Run
+from attnmix.methods.frozen import only_size
 from attnmix.methods.heads import added_linear, of_the_same_seed
 from attnmix.methods.pasting import Pasting
 from attnmix.mixing.draws import check_choice
 from attnmix.mixing.grid_masks import PasteCells, cell_means, chosen_cells
+from attnmix.mixing.whole_numbers import is_whole
 
 
 def local_loss(
@@ -86,8 +88,8 @@ class GridMix(Pasting):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        sides = (grid, grid) if isinstance(grid, int) else tuple(grid)
-        if len(sides) != 2 or not all(isinstance(side, int) and side >= 1 for side in sides):
+        sides = tuple(grid) if isinstance(grid, Iterable) else (grid, grid)
+        if len(sides) != 2 or not all(is_whole(side) and side >= 1 for side in sides):
             raise ValueError(f"grid is {grid}, but must be rows and columns of cells, whole numbers from 1")
         if not (local_weight >= 0 and math.isfinite(local_weight)):
             raise ValueError(f"local_weight is {local_weight}, but must be finite and at least 0")
@@ -99,10 +101,13 @@ class GridMix(Pasting):
         self.local_head: nn.Linear | None = None
 
     def bind(self, view: BackboneView) -> None:
-        """The local loss needs every token in its place; makes its layer."""
+        """The local loss needs every token in its place, and no more cells than tokens; makes its layer."""
         super().bind(view)
         if self.local_weight > 0:
             view.require_all_tokens()
+            size = only_size(view.model)
+            if size is not None:  # else each step's images say
+                self._check_tokens(view.grid_size(size))
         if self.has_local_head and self.local_head is None:
             like = next(view.model.parameters())
             head = added_linear(view.embed_dim, self.num_classes, generator=of_the_same_seed(self.generator))

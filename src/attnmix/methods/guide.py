@@ -15,9 +15,16 @@ from attnmix.backbone import BackboneView
 from attnmix.methods.frozen import as_seen_by, frozen_model
 from attnmix.mixing import fold_tokens
 from attnmix.mixing.draws import check_choice
+from attnmix.mixing.whole_numbers import is_whole
 
 ATTENTIONS = ("class", "image", "class-rollout", "image-rollout", "random")
 Result = TypeVar("Result")
+
+
+def check_block(block: int) -> None:
+    """Raise ValueError unless this is the number of a block, which a model may or may not have."""
+    if not is_whole(block):
+        raise ValueError(f"block is {block!r}, but must be a whole number, counted from 0; -1 is the last")
 
 
 class AttentionGuide:
@@ -34,7 +41,8 @@ class AttentionGuide:
         provider_options: of `timm.create_model`, for a provider given by name; `pretrained` is on by default.
 
     Raises:
-        ValueError: unknown attention, options without a provider, a provider that cannot be made.
+        ValueError: unknown attention, a block that is no whole number, options without a provider, a provider that
+            cannot be made.
     """
 
     def __init__(
@@ -45,6 +53,7 @@ class AttentionGuide:
         provider_options: Mapping[str, Any] | None = None,
     ) -> None:
         check_choice("attention", attention, ATTENTIONS)
+        check_block(block)
         if provider_options and not isinstance(provider, str):
             raise ValueError(f"provider_options {dict(provider_options)} need a provider given by name")
         if provider is not None and attention == "random":

@@ -35,8 +35,11 @@ def input_saliency(view: BackboneView, images: Tensor, targets: Tensor) -> Tenso
 def pixel_scale(view: BackboneView, images: Tensor) -> Tensor:
     """By what differences of normalised pixels become those of pixels in [0, 1], `[C, 1, 1]`.
 
-    The standard deviation that timm's model says its images were divided by; 1 where a model says none.
+    The standard deviation that timm's model says its images were divided by; 1 where it says none, or not one for
+    each channel of these images.
     """
     config = getattr(view.model, "pretrained_cfg", None) or {}
-    std = config.get("std") or (1.0,) * images.shape[1]
+    std = config.get("std") or ()
+    if len(std) != images.shape[1]:
+        std = (1.0,) * images.shape[1]
     return torch.tensor(std).to(images.device, non_blocking=True)[:, None, None]

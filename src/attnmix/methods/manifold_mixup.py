@@ -15,6 +15,7 @@ from attnmix.methods.about import About
 from attnmix.methods.base import Labels, MixMethod, Plan, Run
 from attnmix.methods.blocks import refuse_checkpointing
 from attnmix.mixing import Keep, MixedBatch, MixSampler
+from attnmix.mixing.whole_numbers import is_whole
 
 
 def blend_states(states: Tensor, source_index: Tensor, source_weight: Tensor) -> Tensor:
@@ -115,8 +116,7 @@ class ManifoldMixup(MixMethod):
         super().__init__(num_classes=num_classes, smoothing=smoothing, seed=seed)
         if layers is not None:
             named = [] if isinstance(layers, str | int) else list(layers)
-            whole = all(isinstance(layer, int) and not isinstance(layer, bool) for layer in named)
-            if not named or not whole or min(named) < 0 or len(set(named)) < len(named):
+            if not named or not all(map(is_whole, named)) or min(named) < 0 or len(set(named)) < len(named):
                 raise ValueError(
                     f"layers is {layers!r}, but must be a list of different layers: 0 for the image, l for the "
                     "tokens after l blocks"

@@ -12,7 +12,7 @@ from attnmix.attention.flow import AttentionStep, WindowAttention, attention_ste
 from attnmix.backbone import BackboneView
 from attnmix.methods.about import About
 from attnmix.methods.base import Labels
-from attnmix.methods.frozen import trial_size
+from attnmix.methods.frozen import trial_images
 from attnmix.methods.guide import AttentionGuide
 from attnmix.methods.label_names import LABELS
 from attnmix.methods.pasting import Pasting
@@ -21,26 +21,26 @@ from attnmix.mixing.draws import check_choice
 from attnmix.mixing.grid_masks import cells_to_mask
 from attnmix.mixing.patch_masks import top_cells
 from attnmix.mixing.token_merging import merge_tokens, recover_scores
+from attnmix.mixing.whole_numbers import is_whole
 
 WAY_OUT = 'use match="tokens", the final tokens'
 
 
-def rescaled_weight(noise: Tensor, mask_share: Tensor, *, kept: float) -> Tensor:
+def rescaled_weight(noise: Tensor, mask_share: Tensor) -> Tensor:
     """The paper's re-scaled label weight: a Gaussian number for each image, scaled to [0, 1] over the batch.
 
-    Its mean is the share of tokens that merging keeps, its deviation the share of the mask (in the paper's
-    notation that of the wished tokens in the mask, which is 1). Where one share is drawn for the whole batch, the
-    scaling undoes both.
+    Its deviation is the share of the mask (in the paper's notation that of the wished tokens in the mask, which is
+    1). Its mean, in the paper the share of tokens that merging keeps, is left out: one for all, it is taken off
+    again by the scaling. Where one share is drawn for the whole batch, the scaling undoes the deviation too.
 
     Args:
         noise: `[B]` standard normal numbers.
         mask_share: `[B]`, the mask's share of the image.
-        kept: share of the tokens that are left after merging.
 
     Returns:
         `[B]` in [0, 1]; 0 for a batch of one.
     """
-    drawn = kept + mask_share * noise
+    drawn = mask_share * noise
     low, high = drawn.aminmax()
     return (drawn - low) / (high - low + 1e-5)
 
@@ -81,14 +81,13 @@ class MergedGuide(AttentionGuide):
         if self.match != "keys" or not self.merges:
             return
         guide = self.provider or view
-        size = trial_size(guide, guide.model)
+        example = trial_images(guide, guide.model)
+        size = example.shape[-2:]
         step = self._step(guide, size)
         if isinstance(step, WindowAttention) or step.key_grid != guide.grid_size(size):
             raise ValueError(
                 f"the keys of block {self.block} of {guide.name} are not one for each final token: {WAY_OUT}"
             )
-        like = next(guide.model.parameters())
-        example = torch.zeros(1, 3, *size, device=like.device, dtype=like.dtype)
         with torch.no_grad(), guide.evaluating(), guide.open_stopping_tap(self.blocks) as tap:
             self._forward(guide, example)
         self._keys(guide, tap, example)  # refuses attention that is spelled out, which only a forward shows
@@ -191,7 +190,7 @@ class MergeMix(Pasting):
         super().__init__(mixup_prob=mixup_prob, label="area" if label == "rescaled" else label, **options)
         check_choice("match", match, ("keys", "tokens"))
         check_choice("group_score", group_score, ("sum", "mean"))
-        if not isinstance(rounds, int) or rounds < 1:
+        if not is_whole(rounds) or rounds < 1:
             raise ValueError(f"rounds is {rounds!r}, but must be a whole number, at least 1")
         most = rounds / (rounds + 1)
         if not 0 <= merged <= most:
@@ -227,7 +226,7 @@ class MergeMix(Pasting):
         weight = None
         if self.rescales:
             noise = torch.randn(len(images), generator=self.generator)
-            weight = rescaled_weight(noise, taken.float() / count, kept=1 - self.guide.merged)
+            weight = rescaled_weight(noise, taken.float() / count)
         scores = self.guide.merged_attention(view, images, self.generator)
         cells = top_cells(scores[partners], taken.to(images.device, non_blocking=True))
         return PasteMask(partners, cells_to_mask(fold_tokens(cells, grid), size), weight)

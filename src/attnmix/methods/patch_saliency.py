@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView, evaluating
-from attnmix.methods.frozen import SELF, as_seen_by, frozen_model, trial_size
-from attnmix.methods.guide import ATTENTIONS, AttentionGuide
+from attnmix.methods.frozen import SELF, as_seen_by, channels_of, frozen_model, trial_images
+from attnmix.methods.guide import ATTENTIONS, AttentionGuide, check_block
 from attnmix.mixing import fold_tokens
 from attnmix.mixing.draws import check_choice
+from attnmix.mixing.whole_numbers import is_whole
 
 
 def feature_saliency(features: Tensor, *, channels: str = "mean") -> Tensor:
@@ -48,12 +49,13 @@ class PatchSaliency:
         if attention is not None:
             check_choice("attention", attention, tuple(name for name in ATTENTIONS if name != "random"))
         check_choice("channels", channels, ("mean", "last"))
+        check_block(block)
         own = isinstance(provider, str) and provider == SELF
         if options and (own or not isinstance(provider, str)):
             raise ValueError(f"provider_options {dict(options)} need a provider given by name")
         if size is not None and own:
             raise ValueError(f'provider_size is {size}, but provider="self" sees the images of its training')
-        if size is not None and not (isinstance(size, int) and size > 0):
+        if size is not None and not (is_whole(size) and size > 0):
             raise ValueError(f"provider_size is {size}, but must be a number of pixels")
         self.provider = provider
         self.options = options
@@ -135,17 +137,25 @@ class PatchSaliency:
 
     def _try_out(self, view: BackboneView) -> None:
         """Look at an example, so that what does not fit is known before training."""
-        like = next(view.model.parameters())
-        example = torch.zeros(2, 3, *trial_size(view, self.models[0]), device=like.device, dtype=like.dtype)
+        example = trial_images(view, self.models[0])
         try:
             self(view, example)
-        except (AssertionError, RuntimeError) as error:  # timm's and PyTorch's, for a size that it does not take
+        except torch.OutOfMemoryError:
+            raise
+        except (AssertionError, RuntimeError) as error:  # timm's and PyTorch's, for what it does not take
             raise self._unfit(example, error) from error
 
     def _unfit(self, images: Tensor, error: Exception) -> ValueError:
-        height, width = images.shape[-2:]
+        model = self.models[0]
+        name, takes = type(model).__name__, channels_of(model)
+        channels, height, width = images.shape[1:]
+        if takes not in (None, channels):
+            return ValueError(
+                f"the provider {name} takes images of {takes} channels, but the model under training {channels}: "
+                'give one made for as many (provider_options in_chans, for timm\'s), or provider="self"'
+            )
         return ValueError(
-            f"the provider {type(self.models[0]).__name__} does not take images of {height} x {width} pixels "
+            f"the provider {name} does not take images of {height} x {width} pixels "
             f"(provider_size shows them to it at another size): {error}"
         )
 

@@ -24,13 +24,16 @@ from attnmix.mixing.block_masks import (
     cheapest_levels,
     check_maxflow,
     checked_blocks,
+    checked_levels,
     drawn_blocks,
     equal_parts,
     split_pair_costs,
     spread_blocks,
 )
-from attnmix.mixing.block_transport import PasteBlocks, masked_transport, move_costs
+from attnmix.mixing.block_transport import PasteBlocks, transport_in_chunks
+from attnmix.mixing.whole_numbers import is_whole
 
+DISTANCE_WEIGHT = 0.8
 _TINY = 1e-8  # the authors' code: keeps the logarithm of an impossible level finite
 
 
@@ -104,15 +107,17 @@ class PuzzleMix(Pasting):
     Args:
         blocks: how many blocks a side has, or several of which each step draws one (the authors' 2, 4, 8 or 16);
             of a side that it does not divide, the next smaller number that does.
-        levels: of the mask: 2 is hard, 3 (the paper) knows halves.
+        levels: of the mask: 2 is hard, 3 (the paper) knows halves. The graph, and with it the time on the CPU,
+            grows with their square.
         beta: smoothness of the mask (1.2; ImageNet 1.5), divided by 16 times the blocks of a side.
         gamma: smoothness of the pixels, relative to beta.
         eta: how far the mask follows the drawn share of the source.
         neighbourhood: side, in pixels, of the squares whose means are compared across a border of blocks.
         transport: whether blocks move.
-        distance_weight: xi, the cost of moving a block by a whole side; above 0.
+        distance_weight: xi, the cost of moving a block by a whole side; above 0 (paper: 0.8).
         transport_size: side in pixels of the blocks that move, where those of the mask are larger; None: those
-            of the mask. The authors' CIFAR-100 takes 4. Costs B (HW / size^2)^2 numbers.
+            of the mask. The authors' 4 is for the 32-pixel images of CIFAR-100: costs 2B (HW / size^2)^2 numbers,
+            held in chunks of at most 64 MiB, or of one image's.
         options: as `Pasting`'s; `cutmix_alpha` is that of the prior's share.
 
     Raises:
@@ -140,25 +145,28 @@ class PuzzleMix(Pasting):
         eta: float = 0.2,
         neighbourhood: int = 4,
         transport: bool = True,
-        distance_weight: float = 0.8,
+        distance_weight: float = DISTANCE_WEIGHT,
         transport_size: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.blocks = checked_blocks(blocks)
-        if not 2 <= levels <= 9:
-            raise ValueError(f"levels is {levels}, but a mask has 2 (hard) to 9: the cut grows with their square")
         for name, value in (("beta", beta), ("gamma", gamma), ("eta", eta)):
             if not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name} is {value}, but a cost has a finite weight, at least 0")
         if not (distance_weight > 0 and math.isfinite(distance_weight)):
             raise ValueError(f"distance_weight is {distance_weight}, but moving a block must cost: above 0")
-        for name, size in (("neighbourhood", neighbourhood), ("transport_size", transport_size)):
-            if size is not None and size < 1:
-                raise ValueError(f"{name} is {size}, but must be at least 1 pixel")
-        if transport_size is not None and not transport:
+        sizes = {"neighbourhood": neighbourhood}
+        if transport_size is not None:
+            sizes["transport_size"] = transport_size
+        for name, size in sizes.items():
+            if not (is_whole(size) and size >= 1):
+                raise ValueError(f"{name} is {size!r}, but must be a whole number of pixels, at least 1")
+        if not transport and transport_size is not None:
             raise ValueError(f"transport_size is {transport_size}, but nothing moves with transport=False")
-        self.top = levels - 1
+        if not transport and distance_weight != DISTANCE_WEIGHT:
+            raise ValueError(f"distance_weight is {distance_weight}, but nothing moves with transport=False")
+        self.top = checked_levels(levels) - 1
         self.beta = beta
         self.gamma = gamma
         self.eta = eta
@@ -202,13 +210,13 @@ class PuzzleMix(Pasting):
             )
         levels = spread_blocks(levels, grid)
         saliency = block_saliency(pixels, grid)
-        cost = move_costs(
+        places = transport_in_chunks(
             torch.cat([saliency, saliency[partners]]),
             torch.cat([levels < self.top, levels > 0]),
             distance_weight=self.distance_weight,
+            # as many as a side has blocks, as the authors' code: to ask for convergence is to wait
+            rounds=max(grid),
         )
-        # as many rounds as a side has blocks, as the authors' code: to ask for convergence is to wait
-        places = masked_transport(cost, rounds=max(grid))
         own = partners == torch.arange(batch, device=partners.device)
         stay = torch.arange(places.shape[1], device=places.device)
         places = torch.where(own.repeat(2)[:, None], stay, places)

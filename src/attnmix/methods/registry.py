@@ -120,6 +120,9 @@ def create_method(name: str, *, num_classes: int, **options: Any) -> MixMethod:
 def _find(name: str) -> type[MixMethod]:
     found = METHODS.get(name.replace("_", "-"))
     if found is None:
+        if ":" in name:  # as methods are typed in a list of several
+            name, _, given = name.partition(":")
+            raise ValueError(f'options of "{name}" are given apart from its name: method_options, not ":{given}"')
         raise ValueError(f'no method "{name}"; {_nearest(name, list(METHODS))}')
     return found
 

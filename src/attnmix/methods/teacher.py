@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView, evaluating
-from attnmix.methods.frozen import SELF, as_seen_by, frozen_model, trial_size
+from attnmix.methods.frozen import SELF, as_seen_by, frozen_model, trial_images
 
 
 class Teacher:
@@ -50,10 +50,8 @@ class Teacher:
         if self.teacher != SELF and self.reader is None:
             self.reader = MapReader(frozen_model(self.teacher, self.options, role="teacher"))
         asked = view if self.reader is None else self.reader
-        like = next(view.model.parameters())
-        example = torch.zeros(2, 3, *trial_size(view, asked.model), device=like.device, dtype=like.dtype)
         try:
-            scores = self.score_maps(view, example)
+            scores = self.score_maps(view, trial_images(view, asked.model))
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # shapes that do not fit, somewhere inside

@@ -5,13 +5,15 @@ What the CPU does is in NumPy. A level is a whole number l in 0 .. m; the source
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from attnmix.mixing.whole_numbers import is_whole
 
 Grid = tuple[int, int]
 Array = np.ndarray[Any, Any]
@@ -27,12 +29,21 @@ def check_maxflow(reader: str) -> None:
 
 def checked_blocks(blocks: int | Sequence[int]) -> tuple[int, ...]:
     """How many blocks a side may have, as a tuple; ValueError unless each is a whole number, at least 2."""
-    numbers = (blocks,) if isinstance(blocks, int) else tuple(blocks)
-    if not numbers or not all(isinstance(number, int) and number >= 2 for number in numbers):
+    numbers = tuple(blocks) if isinstance(blocks, Iterable) else (blocks,)
+    if not numbers or not all(is_whole(number) and number >= 2 for number in numbers):
         raise ValueError(
             f"blocks is {blocks}, but must be a whole number of blocks of a side, or several, at least 2"
         )
     return numbers
+
+
+def checked_levels(levels: int) -> int:
+    """How many levels a mask has; ValueError unless a whole number, 2 to 9."""
+    if not (is_whole(levels) and 2 <= levels <= 9):
+        raise ValueError(
+            f"levels is {levels!r}, but a mask has 2 (hard) to 9, a whole number: the cut grows with their square"
+        )
+    return levels
 
 
 def drawn_blocks(blocks: tuple[int, ...], generator: torch.Generator) -> int:

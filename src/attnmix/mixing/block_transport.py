@@ -10,6 +10,8 @@ from torch import Tensor
 
 from attnmix.mixing.mixed import MixedBatch
 
+# Numbers of costs [n, P, P] held at once: 64 MiB in float32.
+CHUNK_ELEMENTS = 2**24
 _TAKEN = 1e4  # more than any move costs
 
 
@@ -32,7 +34,7 @@ def move_costs(saliency: Tensor, shown: Tensor, *, distance_weight: float) -> Te
     squared = (row[:, None] - row) ** 2 + (column[:, None] - column) ** 2
     distance = squared / max(rows - 1, columns - 1, 1) ** 2
     gain = saliency.flatten(1)[:, :, None] * shown.flatten(1)[:, None, :]
-    return distance_weight * distance - gain
+    return torch.sub(distance_weight * distance, gain, out=gain)
 
 
 def masked_transport(cost: Tensor, *, rounds: int) -> Tensor:
@@ -42,13 +44,12 @@ def masked_transport(cost: Tensor, *, rounds: int) -> Tensor:
     first round on; a place that is not shown may be left over, and keeps its own block.
 
     Args:
-        cost: `[n, P, P]`, blocks by places; finite.
+        cost: `[n, P, P]`, blocks by places; finite. It is used up: what is lost is written into it.
         rounds: how often the losers choose again; the paper goes on until nobody loses.
 
     Returns:
         `[n, P]` int64, the block that comes to each place. Ties go to the first.
     """
-    cost = cost.clone()
     index = torch.arange(cost.shape[1], device=cost.device).expand(cost.shape[:2])
     nobody = cost.shape[1]
     holder = wish = index
@@ -67,6 +68,27 @@ def masked_transport(cost: Tensor, *, rounds: int) -> Tensor:
         lost = holder.gather(1, wish) != index
         cost.scatter_add_(2, wish[:, :, None], (lost * _TAKEN).to(cost.dtype)[:, :, None])
     return torch.where(holder == nobody, index, holder)
+
+
+def transport_in_chunks(saliency: Tensor, shown: Tensor, *, distance_weight: float, rounds: int) -> Tensor:
+    """`masked_transport` by `move_costs`, of so many images at a time that their costs take 64 MiB at most.
+
+    One image's are held together, however many.
+
+    Args:
+        saliency: `[n, r, c]`, sum 1.
+        shown: `[n, r, c]` bool, True = the mask shows this image there.
+        distance_weight: xi.
+        rounds: how often the losers choose again.
+
+    Returns:
+        `[n, r * c]` int64, the block that comes to each place.
+    """
+    step = max(1, CHUNK_ELEMENTS // saliency[0].numel() ** 2)
+    chunks = zip(saliency.split(step), shown.split(step), strict=True)
+    return torch.cat(
+        [masked_transport(move_costs(*chunk, distance_weight=distance_weight), rounds=rounds) for chunk in chunks]
+    )
 
 
 @dataclass(frozen=True)

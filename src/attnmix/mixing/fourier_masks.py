@@ -35,8 +35,8 @@ def low_frequency_noise(
     if spectrum == "real":
         across = across[torch.arange(columns) // 2]
     frequency = torch.hypot(torch.fft.fftfreq(height, dtype=torch.float64)[:, None], across)
-    amplitude = frequency.clamp(min=1 / max(size)) ** -decay_power
-    amplitude = (amplitude / amplitude.max()).float()
+    frequency = frequency.clamp(min=1 / max(size))
+    amplitude = ((frequency / frequency.min()) ** -decay_power).float()  # at most 1, whatever the power
     if spectrum == "real":
         noise = torch.randn(count, height, columns, generator=generator).to(torch.complex64)
     else:
@@ -49,6 +49,8 @@ def low_frequency_noise(
 
 def top_share_masks(noise: Tensor, share: Tensor) -> Tensor:
     """True on the highest pixels of each image, as many as make up the wished share: FMix's mask.
+
+    Pixels that tie with the last of them are in too.
 
     Args:
         noise: `[n, H, W]` on the CPU.

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -88,8 +89,17 @@ def opencv_saliency() -> Any:
     return module.saliency
 
 
+def cores_of_ours() -> int:
+    """CPU cores for this process: those it may use, shared out among the processes that torchrun started here.
+
+    PyTorch's own number of threads says nothing of it: torchrun sets that to 1.
+    """
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, usable // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
 def fine_grained_saliency(pixels: Tensor) -> Tensor:
-    """OpenCV's StaticSaliencyFineGrained (Montabone & Soto, 2010), image by image, in torch's number of threads.
+    """OpenCV's StaticSaliencyFineGrained (Montabone & Soto, 2010), image by image, on every core of ours.
 
     Args:
         pixels: `[B, C, H, W]` uint8 on the CPU, RGB, or of another number of channels, whose mean is taken.
@@ -109,7 +119,7 @@ def fine_grained_saliency(pixels: Tensor) -> Tensor:
     def one(picture: Any) -> Tensor:
         return torch.from_numpy(saliency.StaticSaliencyFineGrained_create().computeSaliency(picture)[1])
 
-    with ThreadPoolExecutor(torch.get_num_threads()) as pool:  # OpenCV lets go of the interpreter's lock
+    with ThreadPoolExecutor(cores_of_ours()) as pool:  # OpenCV lets go of the interpreter's lock
         return torch.stack(list(pool.map(one, pictures)))
 
 
