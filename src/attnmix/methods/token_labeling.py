@@ -198,9 +198,8 @@ class TokenLabeling(Taught):
         if self.class_label == "truth":
             return None
         seen = pooled_distribution(scores)
-        truth = soft_targets(
-            class_labels(labels), num_classes=self.num_classes
-        )  # checked where it does not count too
+        # made, and so checked, where it does not count too
+        truth = soft_targets(class_labels(labels), num_classes=self.num_classes)
         if self.class_label == "both":
             seen = blended_with_truth(seen, truth)
         return soft_targets(seen, num_classes=self.num_classes, smoothing=self.smoothing)
