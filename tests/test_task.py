@@ -8,6 +8,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import attnmix
 from tests.conftest import NUM_CLASSES
+from tests.methods.settings import options_for
 
 HUGGING_FACE = {
     "image_size": 32,
@@ -127,7 +128,9 @@ def test_device_and_dtype_follow_the_model(make_vit):
 @pytest.mark.parametrize("name", attnmix.METHODS)
 def test_draws_on_a_gpu_equal_those_on_the_cpu(make_vit, name):
     images, labels = make_batch(8)
-    on_cpu, on_gpu = make_task(make_vit(), name), make_task(make_vit().cuda(), name)
+    on_cpu, on_gpu = (
+        make_task(model, name, **options_for(name, make_vit)) for model in (make_vit(), make_vit().cuda())
+    )
     for _ in range(4):
         wanted, ours = on_cpu(images, labels), on_gpu(images.cuda(), labels.cuda())
         assert torch.allclose(ours["mixed"].images.cpu(), wanted["mixed"].images, atol=1e-6)
@@ -144,6 +147,11 @@ def test_draws_on_a_gpu_equal_those_on_the_cpu(make_vit, name):
             torch.zeros(2, 3, 16, 26),
             torch.zeros(2).long(),
             "image width 26 is not a multiple of the patch, 4 pixels",
+        ),
+        (
+            torch.zeros(2, 3, 20, 24),
+            torch.zeros(2).long(),
+            "20 x 24 pixels, but VisionTransformer takes 16 x 24 only",
         ),
         (torch.zeros(2, 3, 16, 24), torch.tensor([0, 9]), r"label 9 is outside 0\.\.4"),
     ],

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attnmix.backbone import BackboneView
 from attnmix.methods import MixMethod
 from attnmix.methods.base import Labels
+from attnmix.methods.frozen import only_size
 from attnmix.mixing import LabelMaps, MixedBatch, class_labels
 
 
@@ -206,4 +207,11 @@ class MixTask(TrainingTask):
                     f"label maps with classes of shape {classes} and scores of {scores}: want both as "
                     f"[{count}, k, h, w]"
                 )
-        self.view.token_grid_size(images.shape[-2:])
+        height, width = images.shape[-2:]
+        self.view.token_grid_size((height, width))
+        taken = only_size(self.view.model)
+        if taken not in (None, (height, width)):
+            raise ValueError(
+                f"images of {height} x {width} pixels, but {self.view.name} takes {taken[0]} x {taken[1]} only: "
+                "create it with that img_size, or with dynamic_img_size=True"
+            )
