@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import attnmix
-from attnmix.methods.attentivemix import patch_counts, patches_to_pixels, top_patches
+from attnmix.methods.attentivemix import patch_counts, patches_to_pixels
 from attnmix.methods.patch_saliency import feature_saliency
+from attnmix.mixing.patch_masks import top_cells
 from tests import references
 from tests.conftest import NUM_CLASSES
 
@@ -81,7 +82,7 @@ def test_a_number_of_49_patches_is_a_share_of_any_grid():
 
 def test_top_patches_are_each_maps_own_largest_and_the_first_on_ties():
     saliency = torch.tensor([[[1.0, 5.0, 2.0], [5.0, 0.0, 5.0]], [[0.0, 0.0, 0.0], [0.0, 0.0, 9.0]]])
-    mask = top_patches(saliency, torch.tensor([2, 3]))
+    mask = top_cells(saliency.flatten(1), torch.tensor([2, 3])).view(saliency.shape)
     assert mask.int().tolist() == [[[0, 1, 0], [1, 0, 0]], [[1, 1, 0], [0, 0, 1]]]
 
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from attnmix.mixing.token_blocks import block_mask, scattered_mask, tokens_to_pixels
+from attnmix.mixing.patch_masks import cells_to_pixels
+from attnmix.mixing.token_blocks import block_mask, scattered_mask
 
 GRID = (14, 14)
 
@@ -74,4 +75,4 @@ def test_single_tokens_are_counted_exactly():
 
 def test_tokens_become_patches():
     mask = torch.tensor([[[True, False, True]]])
-    assert tokens_to_pixels(mask, (2, 3))[0].int().tolist() == [[1, 1, 1, 0, 0, 0, 1, 1, 1]] * 2
+    assert cells_to_pixels(mask, (2, 3), (2, 9))[0].int().tolist() == [[1, 1, 1, 0, 0, 0, 1, 1, 1]] * 2

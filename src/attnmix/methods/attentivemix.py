@@ -13,6 +13,7 @@ from attnmix.methods.base import Labels
 from attnmix.methods.pasting import Pasting
 from attnmix.methods.patch_saliency import PatchSaliency
 from attnmix.mixing import Draw, PasteMask
+from attnmix.mixing.patch_masks import top_cells
 from attnmix.mixing.whole_numbers import is_whole
 
 PAPER_PATCHES = 49  # of the 7 x 7 grid that top_k is counted on
@@ -21,13 +22,6 @@ PAPER_PATCHES = 49  # of the 7 x 7 grid that top_k is counted on
 def patch_counts(share: Tensor, patches: int) -> Tensor:
     """How many of the patches a share `[B]` of them is: rounded, at least one, and never all."""
     return (share.double() * patches).round().long().clamp(min=1).clamp(max=patches - 1)
-
-
-def top_patches(saliency: Tensor, counts: Tensor) -> Tensor:
-    """True at each map's `counts` `[B]` largest values of `[B, h, w]`; the first on ties."""
-    order = saliency.flatten(1).argsort(dim=1, descending=True, stable=True)
-    rank = torch.arange(order.shape[1], device=order.device).expand_as(order)
-    return torch.zeros_like(order).scatter(1, order, rank).lt(counts[:, None]).view(saliency.shape)
 
 
 def patches_to_pixels(mask: Tensor, size: tuple[int, int]) -> Tensor:
@@ -106,7 +100,7 @@ class AttentiveMix(Pasting):
         partners = self.partners(images)
         saliency = self.saliency(view, images)[partners]
         counts = patch_counts(share, saliency[0].numel()).to(images.device, non_blocking=True)
-        mask = top_patches(saliency, counts)
+        mask = top_cells(saliency.flatten(1), counts).view(saliency.shape)
         return PasteMask(partners, patches_to_pixels(mask, (images.shape[-2], images.shape[-1])))
 
 

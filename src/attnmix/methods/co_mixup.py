@@ -12,10 +12,10 @@ from torch import Tensor
 
 from attnmix.backbone import BackboneView
 from attnmix.methods.about import About
-from attnmix.methods.base import Labels, MixMethod, Plan
+from attnmix.methods.base import Labels
 from attnmix.methods.input_saliency import input_saliency
-from attnmix.methods.label_names import named_label
-from attnmix.mixing import Draw, Keep, MixSampler, PasteMask
+from attnmix.methods.pasting import Pasting
+from attnmix.mixing import Draw, PasteMask
 from attnmix.mixing.block_masks import (
     Array,
     block_grid,
@@ -43,7 +43,7 @@ def salient_places(saliency: Tensor, window: tuple[int, int]) -> Tensor:
     return torch.stack([row / saliency.shape[1], column / saliency.shape[2]], dim=1)
 
 
-class CoMixup(MixMethod):
+class CoMixup(Pasting):
     """Co-Mixup (Kim, Choo, Jeong, Song, ICLR 2021): partners and masks of a batch, chosen together.
 
     One more forward of the unmixed batch, in evaluation mode, and its backward pass to the pixels alone give each
@@ -124,7 +124,17 @@ class CoMixup(MixMethod):
         smoothing: float = 0.1,
         seed: int = 0,
     ) -> None:
-        super().__init__(num_classes=num_classes, smoothing=smoothing, seed=seed)
+        # all of `Pasting`'s but pairing and cutmix_alpha, which would do nothing here
+        super().__init__(
+            num_classes=num_classes,
+            prob=prob,
+            mixup_prob=mixup_prob,
+            mixup_alpha=mixup_alpha,
+            mode=mode,
+            label=label,
+            smoothing=smoothing,
+            seed=seed,
+        )
         check_choice("threshold", threshold, ("max", "hard"))
         self.blocks = checked_blocks(blocks)
         for name, value in (("beta", beta), ("gamma", gamma), ("eta", eta), ("tau", tau)):
@@ -137,8 +147,6 @@ class CoMixup(MixMethod):
         for name, number, least in (("part", part, 2), ("iterations", iterations, 1)):
             if not (is_whole(number) and number >= least):
                 raise ValueError(f"{name} is {number!r}, but must be a whole number, at least {least}")
-        self.sampler = MixSampler(prob, mixup_prob, mixup_alpha, mode=mode)
-        self.label = named_label(label)
         self.top = checked_levels(levels) - 1
         self.beta = beta
         self.gamma = gamma
@@ -151,24 +159,10 @@ class CoMixup(MixMethod):
         self.iterations = iterations
         self.resolve = resolve
 
-    @property
-    def shares(self) -> dict[str, float]:
-        """How often a step keeps, blends or pastes."""
-        return self.sampler.shares
-
     def bind(self, view: BackboneView) -> None:
         """Needs PyMaxflow."""
         super().bind(view)
         check_maxflow("co-mixup")
-
-    def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
-        """Draw whether to keep, to blend or to paste, and do it."""
-        kind = self.sampler.kind(self.generator)
-        if kind == "keep":
-            return Plan(Keep().apply(images))
-        if kind == "blend":
-            return Plan(self.sampler.blend(len(images), self.generator).apply(images))
-        return Plan(self.paste(view, images, labels).apply(images))
 
     @torch.no_grad()
     def paste(self, view: BackboneView, images: Tensor, labels: Labels) -> Draw:

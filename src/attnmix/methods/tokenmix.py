@@ -13,7 +13,8 @@ from attnmix.methods.label_source import Taught
 from attnmix.mixing import Draw, PasteMask, boxes_to_mask, class_labels, soft_targets, token_boxes
 from attnmix.mixing.draws import check_choice
 from attnmix.mixing.label_maps import class_activation
-from attnmix.mixing.token_blocks import block_mask, scattered_mask, tokens_to_pixels
+from attnmix.mixing.patch_masks import cells_to_pixels
+from attnmix.mixing.token_blocks import block_mask, scattered_mask
 
 
 def activation_weight(activation: Tensor, source_index: Tensor, source_mask: Tensor) -> Tensor:
@@ -115,7 +116,8 @@ class TokenMix(Taught):
             own = soft_targets(class_labels(labels), num_classes=self.num_classes)
             activation = class_activation(self.scores(view, images, labels), own, grid)
             weight = activation_weight(activation, partners, mask)
-        return PasteMask(partners, tokens_to_pixels(mask, view.patch_size), weight)
+        size = images.shape[-2], images.shape[-1]
+        return PasteMask(partners, cells_to_pixels(mask, view.patch_size, size), weight)
 
     def _masks(self, batch: int, grid: tuple[int, int]) -> Tensor:
         """One mask of tokens for each image, `[B, gh, gw]` bool, True = source."""

@@ -66,10 +66,5 @@ def scattered_mask(source_share: float, *, grid: tuple[int, int], generator: tor
     return (torch.randperm(count, generator=generator) < _count(source_share, count)).unflatten(0, grid)
 
 
-def tokens_to_pixels(mask: Tensor, patch_size: tuple[int, int]) -> Tensor:
-    """A mask of tokens `[B, gh, gw]` as one of pixels, `[B, H, W]`, for patches of height, width pixels."""
-    return mask.repeat_interleave(patch_size[0], dim=1).repeat_interleave(patch_size[1], dim=2)
-
-
 def _count(source_share: float, tokens: int) -> int:
     return min(max(round(source_share * tokens), 1), tokens)
