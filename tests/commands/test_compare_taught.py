@@ -9,7 +9,11 @@ import yaml
 
 import attnmix
 from attnmix.cli import main
-from attnmix.commands.trained import trained_model, with_what_it_learnt
+from attnmix.commands.sources import find_sources
+from attnmix.commands.subjects import open_subject
+from attnmix.commands.trained import learnt_beside, trained_model, what_its_method_learnt
+from attnmix.evaluation.pasting import with_what_it_learnt
+from attnmix.training import load_recipe
 from tests.commands.test_compare import SCENES, compare, read
 
 
@@ -40,7 +44,8 @@ def test_pictures_and_labels_are_those_of_the_trained_mix_block(taught):
     run = taught / "runs" / "automix-block=1-seed0"
     model = trained_model(run)
     fresh, learnt = (attnmix.create_method("automix", num_classes=10, block=1) for _ in range(2))
-    with_what_it_learnt(learnt, model, run)
+    found = what_its_method_learnt(run, load_recipe(run / "recipe.yaml"))
+    with_what_it_learnt(learnt, model, found)
     saved = torch.load(run / "checkpoint.pt", weights_only=True)["trainable"]
     attnmix.MixTask(model, fresh)
     parameters = dict(learnt.named_parameters())
@@ -48,10 +53,15 @@ def test_pictures_and_labels_are_those_of_the_trained_mix_block(taught):
     for name, parameter in parameters.items():
         assert parameter.equal(saved[f"method.{name}"])
     assert not all(parameter.equal(parameters[name]) for name, parameter in fresh.named_parameters())
+    weights = str(run / "model" / "model.safetensors")
+    assert learnt_beside(weights, "automix").keys() == found.keys()
+    assert learnt_beside(weights, "gridmix") == learnt_beside(None, "automix") == {}
+    (source,) = find_sources([str(run)])
+    assert open_subject(source, device=torch.device("cpu")).method_learnt.keys() == found.keys()
     other = attnmix.create_method("gridmix", num_classes=10)  # of other parameters: left as it is
     attnmix.MixTask(model, other)
     before = {name: value.clone() for name, value in other.state_dict().items()}
-    with_what_it_learnt(other, model, run)
+    with_what_it_learnt(other, model, found)
     assert all(value.equal(before[name]) for name, value in other.state_dict().items())
 
 

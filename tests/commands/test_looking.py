@@ -62,6 +62,13 @@ def test_a_blend_is_of_the_same_pairs_and_has_no_outline(pixels):
         assert pair.pasted is None
 
 
+def test_a_blend_of_hidden_states_is_told(pixels):
+    for image, pair in zip(pixels, pairs_by("manifold-mixup:layers=[1]", pixels), strict=True):
+        np.testing.assert_allclose(pair.mixed, shown(image), atol=1e-5)
+        assert pair.inside
+    assert not any(pair.inside for pair in pairs_by("mixup", pixels))
+
+
 def test_unmixed_images_stay_and_name_no_partner(pixels):
     for image, pair in zip(pixels, pairs_by("none", pixels), strict=True):
         np.testing.assert_allclose(pair.mixed, shown(image), atol=1e-5)

@@ -130,6 +130,9 @@ def test_an_interrupted_command_goes_on(tmp_path, maps, capsys, monkeypatch):
     assert "maps.part is not finished" in error(capsys)
     assert maps("--top=2") == 2
     assert "maps.part was begun with top 5, not 2: give the same command again" in error(capsys)
+    options = ["--teacher=resnet10t", "--teacher_options={pretrained: false, num_classes: 10}", "--image_size=128"]
+    assert maps(*options) == 2
+    assert "not 'resnet10t (pretrained=False, num_classes=10)': give the same command again" in error(capsys)
     assert maps("--batch_size=5") == 0
     assert "going on after 8 of 20 images" in capsys.readouterr().out
     for name in ("scores.npy", "classes.npy"):
@@ -230,7 +233,10 @@ def test_training_refuses_damaged_and_missing_maps(tmp_path, maps, capsys):
         (["--image_size=48"], "the teacher VisionTransformer does not take these images"),
         (["--teacher=no_such_model"], "teacher 'no_such_model' is neither the folder of a run nor a model"),
         (["--teacher=./nowhere"], "nowhere"),
-        (["--teacher=resnet10t", "--teacher_options.pretrained=false"], "the teacher resnet10t does not know"),
+        (
+            ["--teacher=resnet10t", "--teacher_options.pretrained=false"],
+            "the teacher resnet10t (pretrained=False) does not know",
+        ),
         (["--device=tpu"], "device is 'tpu'"),
         (["--train_split=trains"], "trains"),
         (["--epochs=3"], "unknown option '--epochs'"),

@@ -26,6 +26,24 @@ def pictures():
     return torch.randn(12, 3, 16, 24), torch.arange(12) % NUM_CLASSES, boxes_to_mask(boxes, (16, 24))
 
 
+def test_a_subjects_method_is_judged_by_what_it_learnt():
+    subject = tiny_subject()
+    subject.method, subject.method_options = "automix", {"block": 1}
+    asked = torch.randn(12, 3, 16, 24), torch.arange(12) % NUM_CLASSES, torch.rand(12, 16, 24) > 0.5
+
+    def error():
+        found, _ = label_content._policy_error(subject, "automix", {"block": 1}, asked, num_classes=5, seed=1)
+        return found.mean
+
+    fresh = error()
+    method = attnmix.create_method("automix", num_classes=NUM_CLASSES, block=1, seed=7)
+    attnmix.MixTask(subject.model, method)
+    subject.method_learnt = {
+        key: -3 * value if isinstance(value, torch.Tensor) else value for key, value in method.state_dict().items()
+    }
+    assert error() != fresh
+
+
 def test_visible_share_counts_object_pixels_where_they_ended_up():
     masks = torch.zeros(2, 4, 4, dtype=torch.bool)
     masks[0, 0, :] = True  # 4 pixels in the first row

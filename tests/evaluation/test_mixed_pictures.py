@@ -80,13 +80,24 @@ class Softly(Pasting):
         return PasteMask(self.partners(images), mask)
 
 
-def test_a_soft_mask_has_shares_but_no_outline():
+def test_a_soft_mask_has_shares_and_an_outline_where_the_source_is_most():
     rows, _ = pictures_by(Softly(num_classes=5, pairing="roll"))
-    assert all(row.pasted is None for row in rows)
     for row in rows:
+        assert not row.pasted[:8].any()
+        assert row.pasted[8:].all()
         assert row.weights["area"] == pytest.approx(0.5)
         share = (row.attention * np.linspace(0, 1, 16).reshape(4, 4).mean(axis=1)[:, None]).sum()
         assert row.weights["attention"] == pytest.approx(share / row.attention.sum(), abs=1e-5)
+
+
+def test_a_blend_of_hidden_states_is_told():
+    rows, pixels = pictures_by(create_method("manifold-mixup", num_classes=5, layers=[1]))
+    for row, image in zip(rows, pixels, strict=True):
+        assert row.inside
+        assert row.pasted is None
+        np.testing.assert_allclose(row.mixed, image, atol=1e-5)
+    rows, _ = pictures_by(create_method("manifold-mixup", num_classes=5, layers=[0]))
+    assert not any(row.inside for row in rows)
 
 
 def test_the_model_is_given_back():

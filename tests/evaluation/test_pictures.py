@@ -8,8 +8,10 @@ from attnmix.evaluation.activation_maps import activation_maps
 from attnmix.evaluation.exam import Exam, ImageSet
 from attnmix.evaluation.pictures import QUESTION
 from attnmix.evaluation.subject import Subject
+from attnmix.methods import create_method
 from attnmix.mixing import boxes_to_mask
-from tests.conftest import tiny_vit
+from attnmix.task import MixTask
+from tests.conftest import NUM_CLASSES, tiny_vit
 from tests.evaluation.exams import MEAN, STD, RandomImages, tiny_exam, tiny_subject
 
 
@@ -125,6 +127,20 @@ def test_the_gallery_is_by_the_method_that_it_was_trained_with(method, options, 
         pasted = answer["arrays"]["gallery_pasted"]
         assert pasted.any(axis=2).sum(axis=1).tolist() == [8] * 3
         assert pasted.any(axis=1).sum(axis=1).tolist() == [12] * 3
+
+
+def test_the_gallery_is_by_what_the_method_learnt():
+    subject = tiny_subject()
+    subject.method, subject.method_options = "automix", {"block": 1}
+    fresh = QUESTION.ask(tiny_exam(12, subject=subject))["arrays"]["gallery_mixed"]
+    method = create_method("automix", num_classes=NUM_CLASSES, block=1, seed=7)
+    MixTask(subject.model, method)
+    subject.method_learnt = {
+        key: -3 * value if isinstance(value, torch.Tensor) else value for key, value in method.state_dict().items()
+    }
+    assert not np.array_equal(QUESTION.ask(tiny_exam(12, subject=subject))["arrays"]["gallery_mixed"], fresh)
+    subject.method_learnt = {"of": torch.zeros(1), "another method": torch.zeros(1)}
+    assert np.array_equal(QUESTION.ask(tiny_exam(12, subject=subject))["arrays"]["gallery_mixed"], fresh)
 
 
 def test_without_a_class_token_the_gallery_is_cutmixs():

@@ -78,7 +78,7 @@ def test_hidden_steps_show_the_images_as_they_went_in(make_vit):
     images, labels = make_batch()
     mixed = task(images, labels)["mixed"]
     assert mixed.images is images
-    assert mixed.draw.kind == "blend"
+    assert mixed.draw.kind == "hidden"
     assert mixed.source_mask is None
     assert mixed.source_map is None
     assert mixed.source_weight.min() > 0

@@ -32,6 +32,11 @@ def test_weights_are_written_and_drawn_to_scale():
     assert [bar.get_width() for bar in bars] == [0.25]
 
 
+def test_a_mix_inside_the_network_is_told():
+    assert "mixed inside" in texts(gallery([make_row(inside=True)]))
+    assert "mixed inside" not in texts(gallery([make_row()]))
+
+
 def test_what_was_pasted_is_outlined():
     def outlines(row):
         return [patch for axes in gallery([row]).axes if axes.images for patch in axes.patches]

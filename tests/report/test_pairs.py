@@ -39,6 +39,12 @@ def test_a_partner_of_ones_own_is_named():
     assert texts(pairs(found))[-3:] == ["25 %", "40 % of 3", "25 %"]
 
 
+def test_a_mix_inside_the_network_is_told():
+    found = make_pairs(["manifold-mixup"], count=2)
+    found.mixed["manifold-mixup"][0] = MixedPair(found.images[0], 0.4, inside=True)
+    assert texts(pairs(found))[-2:] == ["40 % inside", "25 %"]
+
+
 def test_only_what_was_pasted_is_outlined():
     found = make_pairs(["mixup"], count=2)
     found.mixed["mixup"][1] = MixedPair(found.images[0], 0.4, box_mask(2, 3, 4, 5))

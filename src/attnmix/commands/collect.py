@@ -17,7 +17,7 @@ from attnmix.benchmark.kinds import StepKind, step_kinds
 from attnmix.benchmark.step_time import StepCost, TrainingStep, step_cost, time_steps, weigh
 from attnmix.commands.looking import gallery_rows, mixed_pairs, pair_sources
 from attnmix.commands.runs import LOOKED_AT, Run, first_images
-from attnmix.commands.trained import trained_model
+from attnmix.commands.trained import trained_model, what_its_method_learnt
 from attnmix.evaluation.label_content import label_content_controls
 from attnmix.evaluation.mixed_pictures import pixels_of
 from attnmix.methods import create_method
@@ -83,7 +83,7 @@ def pictures(runs: Sequence[Run], data: Any) -> list[GalleryRow]:
             class_names=data.class_names,
             mean=inputs["mean"],
             std=inputs["std"],
-            run=run.folder,
+            learnt=what_its_method_learnt(run.folder, run.recipe),
         )
         rows += found[: PICTURES if len(first) <= FEWER_PAST else 1]
     return rows
@@ -106,7 +106,7 @@ def image_pairs(runs: Sequence[Run], data: Any) -> ImagePairs:
                 images,
                 labels,
                 num_classes=classes,
-                run=run.folder,
+                learnt=what_its_method_learnt(run.folder, run.recipe),
                 **normalised,
             )
             for run in _first_runs(runs)

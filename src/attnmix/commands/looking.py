@@ -1,16 +1,14 @@
 """Pictures of what a method does, as it was typed: rows of a gallery, and the same pairs mixed by every method."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnmix.commands.method_specs import MethodSpec
-from attnmix.commands.trained import with_what_it_learnt
-from attnmix.evaluation.mixed_pictures import mixed_pictures, pixels_of
-from attnmix.evaluation.pasting import pasting_method
+from attnmix.evaluation.mixed_pictures import mixed_pictures, outlined, pixels_of
+from attnmix.evaluation.pasting import pasting_method, with_what_it_learnt
 from attnmix.methods import MixMethod, create_method, method_options
 from attnmix.report import GalleryRow, MixedPair
 from attnmix.task import MixTask
@@ -29,7 +27,7 @@ def gallery_rows(
     mean: Sequence[float],
     std: Sequence[float],
     seed: int = 0,
-    run: Path | None = None,
+    learnt: Mapping[str, Any] | None = None,
 ) -> list[GalleryRow]:
     """One row per image of the batch, as the method mixes it with this model in evaluation mode.
 
@@ -43,11 +41,11 @@ def gallery_rows(
         mean: of the normalisation, per channel.
         std: of the normalisation, per channel.
         seed: of the method's draws.
-        run: the folder of the run that trained the model, for what its method learnt.
+        learnt: parameters that were trained for the method, by the keys of its state.
     """
     pictures = mixed_pictures(
         model,
-        _shown_method(spec, spec.options, model, run, num_classes=len(class_names), seed=seed),
+        _shown_method(spec, spec.options, model, learnt, num_classes=len(class_names), seed=seed),
         images,
         labels,
         name=spec.label,
@@ -73,7 +71,7 @@ def mixed_pairs(
     num_classes: int,
     mean: Sequence[float],
     std: Sequence[float],
-    run: Path | None = None,
+    learnt: Mapping[str, Any] | None = None,
 ) -> list[MixedPair]:
     """The batch, each image with the one before as its source, as one step of the method mixes it.
 
@@ -85,32 +83,37 @@ def mixed_pairs(
         num_classes: classes of the model.
         mean: of the normalisation, per channel.
         std: of the normalisation, per channel.
-        run: the folder of the run that trained the model, for what its method learnt.
+        learnt: parameters that were trained for the method, by the keys of its state.
     """
     known = set().union(*(method_options(member, spec.options) for member in spec.name.split("+")))
     forced = {option: value for option, value in SAME_PAIRS.items() if option in known}
-    shown = _shown_method(spec, {**spec.options, **forced}, model, run, num_classes=num_classes, seed=0)
+    shown = _shown_method(spec, {**spec.options, **forced}, model, learnt, num_classes=num_classes, seed=0)
     task = MixTask(model, shown)
     with torch.no_grad(), task.view.evaluating():
         mixed = task(images, labels)["mixed"]
-    # a mix inside the network, or no mix at all, leaves nothing to outline
-    outlined = mixed.draw.kind == "paste" and mixed.source_mask is not None
     found = []
     for i, (source, wanted) in enumerate(zip(mixed.source_index.tolist(), pair_sources(len(images)), strict=True)):
         found.append(
             MixedPair(
                 mixed=pixels_of(mixed.images[i], mean, std),
                 source_weight=float(mixed.source_weight[i]),
-                pasted=mixed.source_mask[i].cpu().numpy() if outlined else None,
+                pasted=outlined(mixed, i),
                 partner=source if source not in (i, wanted) else None,
+                inside=mixed.draw.kind == "hidden",
             )
         )
     return found
 
 
 def _shown_method(
-    spec: MethodSpec, options: dict[str, Any], model: nn.Module, run: Path | None, *, num_classes: int, seed: int
+    spec: MethodSpec,
+    options: dict[str, Any],
+    model: nn.Module,
+    learnt: Mapping[str, Any] | None,
+    *,
+    num_classes: int,
+    seed: int,
 ) -> MixMethod:
     settings = {**options, "num_classes": num_classes, "seed": seed}
     method = pasting_method(spec.name, **settings) or create_method(spec.name, **settings)
-    return method if run is None else with_what_it_learnt(method, model, run)
+    return with_what_it_learnt(method, model, learnt or {})

@@ -70,16 +70,18 @@ def run(arguments: Namespace) -> int:
     from attnmix.benchmark.device import chosen_device
     from attnmix.commands.map_making import prepare, score_all
     from attnmix.data.label_map_writer import LabelMapWriter
+    from attnmix.evaluation.pasting import spelled_out
     from attnmix.methods.frozen import frozen_model
     from attnmix.training.setup import create_data
 
     console = Console()
     out, device = Path(arguments.out), chosen_device(recipe.device)
+    name = spelled_out(arguments.teacher, arguments.teacher_options)
     with console.status("opening data and teacher"):
         images = create_data(recipe)[0]
         teacher = frozen_model(arguments.teacher, arguments.teacher_options, role="teacher").to(device)
         teacher_images, columns, about = prepare(
-            images, teacher, recipe, name=arguments.teacher, top=arguments.top, image_size=arguments.image_size
+            images, teacher, recipe, name=name, top=arguments.top, image_size=arguments.image_size
         )
         writer = LabelMapWriter(out, about)
     if writer.done:

@@ -17,13 +17,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.data import IterableDataset
 
 from attnmix.commands.method_specs import MethodSpec
-from attnmix.commands.trained import trained_model, with_what_it_learnt
+from attnmix.commands.trained import trained_model, what_its_method_learnt
 from attnmix.evaluation.label_content import label_content_error
-from attnmix.evaluation.pasting import pasting_method
+from attnmix.evaluation.pasting import pasting_method, with_what_it_learnt
 from attnmix.methods import create_method
 from attnmix.task import MixTask
 from attnmix.training import Recipe, load_recipe, train
-from attnmix.training.loop import has_checkpoint
+from attnmix.training.loop import RECIPE, has_checkpoint
 from attnmix.training.setup import create_data, create_model
 
 ENTRY = "run.json"
@@ -51,7 +51,7 @@ class Run:
 
         Its schedule, or what it was trained on, would not be that of the methods trained from the start.
         """
-        path = self.folder / "recipe.yaml"
+        path = self.folder / RECIPE
         if not has_checkpoint(self.folder) or not path.is_file():
             return
         before, now = _decisive(_plain(load_recipe(path))), _decisive(_plain(self.recipe))
@@ -217,7 +217,7 @@ def _label_content(run: Run, model: Any) -> dict[str, float] | None:
     images, labels, masks = first_images(data, LOOKED_AT)
     if masks is None:
         return None
-    method = with_what_it_learnt(method, model, run.folder)
+    method = with_what_it_learnt(method, model, what_its_method_learnt(run.folder, run.recipe))
     return label_content_error(model, method, images, labels, masks).as_dict()
 
 

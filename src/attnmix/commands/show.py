@@ -44,6 +44,7 @@ def run(arguments: Namespace) -> int:
 
     from attnmix.commands.looking import gallery_rows
     from attnmix.commands.runs import first_images, load_evaluation
+    from attnmix.commands.trained import learnt_beside
     from attnmix.report import gallery
     from attnmix.training.setup import create_model, model_inputs
 
@@ -63,6 +64,7 @@ def run(arguments: Namespace) -> int:
             mean=inputs["mean"],
             std=inputs["std"],
             seed=recipe.seed,
+            learnt=learnt_beside(recipe.init, spec.name),
         )[: arguments.count]
     out.parent.mkdir(parents=True, exist_ok=True)
     gallery(rows).savefig(out, dpi=150)

@@ -8,14 +8,14 @@ from typing import Any
 
 import timm
 
+from attnmix.commands.trained import EXPORT
 from attnmix.evaluation.store import folder_name
 from attnmix.methods import METHODS
 from attnmix.training import Recipe, load_recipe
 from attnmix.training.checkpoint import load_checkpoint
-from attnmix.training.loop import CHECKPOINT
+from attnmix.training.loop import CHECKPOINT, RECIPE
 from attnmix.training.reading import nearest, recipe_from_values
 
-EXPORT = "model"  # a run's folder of the exported model
 CONFIG = "config.json"
 FORMS = "a run, a folder of runs, an exported model, a checkpoint.pt, a timm name, or TIMM_NAME@WEIGHTS_FILE"
 
@@ -30,6 +30,7 @@ class Source:
         weights: a file of weights for `name`.
         checkpoint: a training run's checkpoint, instead of a name.
         recipe: of the run that it comes from, where it does.
+        run: the folder of that run.
     """
 
     label: str
@@ -37,6 +38,7 @@ class Source:
     weights: Path | None = None
     checkpoint: Path | None = None
     recipe: Recipe | None = None
+    run: Path | None = None
 
 
 def find_sources(words: Sequence[str]) -> list[Source]:
@@ -102,10 +104,10 @@ def _in_folder(folder: Path, label: str) -> list[Source]:
 def _in_run(folder: Path, label: str) -> Source | None:
     for export, run in ((folder / EXPORT, folder), (folder, folder.parent)):
         if (export / CONFIG).is_file():
-            is_run = export.name == EXPORT and (run / "recipe.yaml").is_file()
-            recipe = load_recipe(run / "recipe.yaml") if is_run else None
+            is_run = export.name == EXPORT and (run / RECIPE).is_file()
+            recipe = load_recipe(run / RECIPE) if is_run else None
             name = _named(run if is_run else export)
-            return Source(label or name, f"local-dir:{export}", recipe=recipe)
+            return Source(label or name, f"local-dir:{export}", recipe=recipe, run=run if is_run else None)
     if (folder / CHECKPOINT).is_file():
         return _of_checkpoint(folder / CHECKPOINT, label)
     return None
@@ -113,7 +115,7 @@ def _in_run(folder: Path, label: str) -> Source | None:
 
 def _of_checkpoint(path: Path, label: str) -> Source:
     recipe = recipe_from_values(_nested(load_checkpoint(path)["recipe"]))
-    return Source(label or _named(path.parent), checkpoint=path, recipe=recipe)
+    return Source(label or _named(path.parent), checkpoint=path, recipe=recipe, run=path.parent)
 
 
 def _by_method(run: Source) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from timm.data.model_config import resolve_input_data_config
 from torch import nn
 
 from attnmix.commands.sources import CONFIG, Source
+from attnmix.commands.trained import what_its_method_learnt
 from attnmix.data import create_evaluation_set, evaluation_settings
 from attnmix.data.class_names import model_class_names
 from attnmix.evaluation.subject import Subject
@@ -69,8 +70,15 @@ def open_subject(
         fingerprint=_fingerprint(model, config["input_size"], config["mean"], config["std"], resizing),
         method=None if recipe is None else recipe.method,
         method_options={} if recipe is None else recipe.method_options,
+        method_learnt=_learnt(source),
         resizing=resizing,
     )
+
+
+def _learnt(source: Source) -> dict[str, Any]:
+    if source.run is None or source.recipe is None:
+        return {}
+    return what_its_method_learnt(source.run, source.recipe)
 
 
 def _maker(name: str, options: dict[str, Any], **weights: Any) -> Callable[[], nn.Module]:

@@ -1,33 +1,41 @@
 """What a finished run left behind: its model, and what its method learnt."""
 
 from pathlib import Path
+from typing import Any
 
 import timm
 from torch import nn
 
-from attnmix.methods import MixMethod
-from attnmix.task import MixTask
+from attnmix.methods import METHODS
+from attnmix.training import Recipe, load_recipe
 from attnmix.training.checkpoint import load_checkpoint
-from attnmix.training.loop import CHECKPOINT
+from attnmix.training.loop import CHECKPOINT, RECIPE
 
+EXPORT = "model"  # a run's folder of the exported model
 PREFIX = "method."
 
 
 def trained_model(run: Path) -> nn.Module:
     """The model that a run exported."""
-    return timm.create_model(f"local-dir:{run / 'model'}", pretrained=True)
+    return timm.create_model(f"local-dir:{run / EXPORT}", pretrained=True)
 
 
-def with_what_it_learnt(method: MixMethod, model: nn.Module, run: Path) -> MixMethod:
-    """The method with the parameters that a run trained for it (AutoMix's Mix Block), put in from its checkpoint.
+def what_its_method_learnt(run: Path, recipe: Recipe) -> dict[str, Any]:
+    """The parameters that a run trained for its method (AutoMix's Mix Block), by the keys of the method's state.
 
-    A method built otherwise than the run's, the one of several that pastes for example, stays as it is.
+    Empty where the method has none, or the run's checkpoint is gone.
     """
-    MixTask(model, method)  # makes them
-    if not method.state_dict():
-        return method
+    learns = any(METHODS[name].about.parameters for name in recipe.method.replace("_", "-").split("+"))
+    if not learns or not (run / CHECKPOINT).is_file():
+        return {}
     saved = load_checkpoint(run / CHECKPOINT)["trainable"]
-    learnt = {key.removeprefix(PREFIX): value for key, value in saved.items() if key.startswith(PREFIX)}
-    if learnt.keys() == method.state_dict().keys():
-        method.load_state_dict(learnt)
-    return method
+    return {key.removeprefix(PREFIX): value for key, value in saved.items() if key.startswith(PREFIX)}
+
+
+def learnt_beside(weights: str | None, method: str) -> dict[str, Any]:
+    """What a method learnt, where the file of weights is a run's export and that run trained with this method."""
+    run = Path(weights or "").parent.parent
+    if Path(weights or "").parent.name != EXPORT or not (run / RECIPE).is_file():
+        return {}
+    recipe = load_recipe(run / RECIPE)
+    return what_its_method_learnt(run, recipe) if recipe.method.replace("_", "-") == method else {}

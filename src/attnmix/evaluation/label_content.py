@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from attnmix.backbone import BackboneView
 from attnmix.evaluation.exam import Answer, Exam, Question, no_attention
-from attnmix.evaluation.pasting import options_of_pasting, pasting_members, pasting_method, spelled_out
+from attnmix.evaluation.pasting import (
+    options_of_pasting,
+    pasting_members,
+    pasting_method,
+    spelled_out,
+    with_what_it_learnt,
+)
+from attnmix.evaluation.subject import Subject
 from attnmix.methods import MixMethod, method_options
 from attnmix.methods.transmix import attention_weight
 from attnmix.mixing import MixedBatch
@@ -191,7 +198,7 @@ def _ask(exam: Exam) -> Answer:
     values: dict[str, float | None] = {}
     for name, options in _policies(subject.method, subject.method_options):
         exam.progress.begin(DRAWS * BATCH, name)
-        error, note = _policy_error(subject.model, name, options, asked, num_classes=num_classes, seed=exam.seed)
+        error, note = _policy_error(subject, name, options, asked, num_classes=num_classes, seed=exam.seed)
         exam.progress.advance(DRAWS * BATCH, DRAWS * BATCH)
         label = spelled_out(name, options)
         if note:
@@ -229,7 +236,7 @@ def _policies(trained_with: str | None, options: Mapping[str, Any]) -> list[tupl
 
 
 def _policy_error(
-    model: nn.Module,
+    subject: Subject,
     name: str,
     options: dict[str, Any],
     asked: tuple[Tensor, Tensor, Tensor],
@@ -245,7 +252,9 @@ def _policy_error(
         try:
             method = pasting_method(name, num_classes=num_classes, seed=seed, **{**options, **instead})
             assert method is not None
-            error = label_content_error(model, method, *asked, seed=seed)
+            if name == subject.method:
+                method = with_what_it_learnt(method, subject.model, subject.method_learnt)
+            error = label_content_error(subject.model, method, *asked, seed=seed)
         except ValueError as refused:
             reason = reason or str(refused)
         else:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attnmix.evaluation.label_content import visible_share
 from attnmix.methods import MixMethod
-from attnmix.mixing import fold_tokens, grid_share, mask_to_grid
+from attnmix.mixing import MixedBatch, fold_tokens, grid_share, mask_to_grid
 from attnmix.task import MixTask
 
 
@@ -29,7 +29,9 @@ class MixedPicture:
         weights: of the source: "label", what the method gives it; where something is pasted also "area", its
             share of the pixels, "attention", its share of the attention on the mixed image, and "visible", its
             share of the object pixels, None where unknown.
-        pasted: `[H, W]` bool, True = pixel of the source; None where blended.
+        pasted: `[H, W]` bool, True = pixel of the source, or of a soft mask more than half of it; None
+            where blended.
+        inside: whether it is mixed inside the network: `mixed` is the image as it goes in.
     """
 
     method: str
@@ -41,6 +43,7 @@ class MixedPicture:
     target_label: str
     weights: dict[str, float | None]
     pasted: np.ndarray | None = None
+    inside: bool = False
 
 
 def mixed_pictures(
@@ -84,7 +87,6 @@ def mixed_pictures(
         attention = read(tap, -1, images.shape[-2:])
         weights: dict[str, float | None] = {"label": float(mixed.source_weight[i])}
         source = int(mixed.source_index[i])
-        pasted = None
         share = mixed.source_map
         if mixed.draw.kind == "paste" and share is not None:
             on_source = grid_share(attention, mask_to_grid(share, grid, how="area"))
@@ -93,8 +95,6 @@ def mixed_pictures(
             # an image without a single object pixel is one whose object nobody marked
             known = masks is not None and bool(masks[i].any() and masks[source].any())
             weights["visible"] = _or_none(visible_share(mixed, masks)[i]) if masks is not None and known else None
-            if mixed.source_mask is not None:
-                pasted = mixed.source_mask[i].cpu().numpy()
         found.append(
             MixedPicture(
                 method=name,
@@ -105,10 +105,22 @@ def mixed_pictures(
                 source_label=classes[source],
                 target_label=classes[i],
                 weights=weights,
-                pasted=pasted,
+                pasted=outlined(mixed, i),
+                inside=mixed.draw.kind == "hidden",
             )
         )
     return found
+
+
+def outlined(mixed: MixedBatch, number: int) -> np.ndarray | None:
+    """Where one image of the batch is its source's, `[H, W]` bool; of a soft mask, where more than half is.
+
+    None where nothing is pasted: blended all alike or inside the network, cut out, left as it is.
+    """
+    share = mixed.source_map
+    if mixed.draw.kind != "paste" or share is None:
+        return None
+    return (share[number] > 0.5).cpu().numpy()
 
 
 def _or_none(share: Tensor) -> float | None:

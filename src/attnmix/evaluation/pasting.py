@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from torch import nn
+
 from attnmix.methods import MixMethod, create_method, method_options
+from attnmix.task import MixTask
 
 PASTES = {"prob": 1.0, "mixup_prob": 0.0, "mode": "elem"}
 UNSEEN = ("mixup_alpha", "smoothing", "seed")  # these change nothing then, or nothing that is looked at
@@ -24,6 +27,24 @@ def pasting_method(name: str, *, num_classes: int, seed: int = 0, **options: Any
         forced["pairing"] = "roll"
     kept = {option: value for option, value in options.items() if option in known}
     return create_method("+".join(members), num_classes=num_classes, **{**kept, **forced})
+
+
+def with_what_it_learnt(method: MixMethod, model: nn.Module, learnt: Mapping[str, Any]) -> MixMethod:
+    """The method with the parameters that were trained for it (AutoMix's Mix Block), put in.
+
+    A method built otherwise than the one that learnt, the one of several that pastes for example, stays as it is.
+
+    Args:
+        method: any method.
+        model: the timm model that it is to mix for.
+        learnt: what the method's state holds, by its keys; empty for a method that learns nothing.
+    """
+    if not learnt:
+        return method
+    MixTask(model, method)  # makes them
+    if learnt.keys() == method.state_dict().keys():
+        method.load_state_dict(learnt)
+    return method
 
 
 def pasting_members(name: str, options: Mapping[str, Any]) -> list[str]:

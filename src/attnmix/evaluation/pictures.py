@@ -10,7 +10,7 @@ from torch import Tensor
 from attnmix.evaluation.activation_maps import activation_maps
 from attnmix.evaluation.exam import Answer, Exam, Question, no_attention
 from attnmix.evaluation.mixed_pictures import MixedPicture, mixed_pictures
-from attnmix.evaluation.pasting import options_of_pasting, pasting_method, spelled_out
+from attnmix.evaluation.pasting import options_of_pasting, pasting_method, spelled_out, with_what_it_learnt
 from attnmix.evaluation.subject import Subject
 from attnmix.mixing import fold_tokens
 
@@ -101,6 +101,8 @@ def _gallery(
         if method is None:
             continue
         try:
+            if method_name == subject.method:
+                method = with_what_it_learnt(method, subject.model, subject.method_learnt)
             rows = mixed_pictures(
                 subject.model,
                 method,

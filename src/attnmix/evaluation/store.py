@@ -10,7 +10,7 @@ import numpy as np
 
 from attnmix.evaluation.exam import Answer
 
-FORMAT = 2
+FORMAT = 3
 FOLDER = "answers"
 
 

@@ -25,6 +25,7 @@ class Subject:
         fingerprint: what tells these weights from others.
         method: the mixing method it was trained with, where known.
         method_options: that method's options.
+        method_learnt: parameters trained for that method (AutoMix's Mix Block), by the keys of its state.
         resizing: how images come to its size: `crop_pct`, `crop_mode`, `interpolation`.
         view: how its tokens lie; None for a model whose attention cannot be read (a CNN).
         no_view: then, why.
@@ -40,6 +41,7 @@ class Subject:
     fingerprint: str = ""
     method: str | None = None
     method_options: dict[str, Any] = field(default_factory=dict)
+    method_learnt: dict[str, Any] = field(default_factory=dict)
     resizing: dict[str, Any] = field(default_factory=dict)
     view: BackboneView | None = field(init=False, default=None)
     no_view: str = field(init=False, default="")

@@ -56,7 +56,7 @@ class HiddenBlend:
     source_weight: Tensor
     layer: int
 
-    kind: ClassVar[str] = "blend"
+    kind: ClassVar[str] = "hidden"
 
     def apply(self, images: Tensor) -> MixedBatch:
         """`[B, C, H, W]` -> the same tensor, not a copy, with the labels' weights."""

@@ -19,7 +19,10 @@ Boxes = Callable[..., Tensor]  # as `cutmix_boxes`
 
 
 class Draw(Protocol):
-    """A record of what to mix: `keep` the batch, `blend` it all alike, `paste` places, or `cut` them out."""
+    """A record of what to mix.
+
+    Its kind: `keep` the batch, `blend` it all alike, `paste` places, `cut` them out, or mix `hidden` states.
+    """
 
     kind: ClassVar[str]
 

@@ -12,6 +12,7 @@ from attnmix.report.sheet import MARGIN, Sheet, draw_map, drawable, outline
 from attnmix.report.style import FAINT, INK, as_written, method_styles, say, short
 
 COLUMNS = ("source", "target", "mixed", "attention", "label weight of the source")
+INSIDE = "mixed inside"  # the network
 WEIGHTS = ("label", "area", "attention", "visible")
 
 # The sheet in inches.
@@ -28,7 +29,8 @@ class GalleryRow:
     `source`, `target` and `mixed` are [H, W, 3] floats 0..1, `attention` is [gh, gw] or None. `weights` are
     of the source: "label", what the method gives it; "area", its share of the pixels; "attention", its share of
     the attention on the mixed image; "visible", its true share of the object pixels; None where unknown. `pasted`
-    is [H, W] bool, True = pixel of the source, or None.
+    is [H, W] bool, True = pixel of the source, or None. `inside`: mixed inside the network, and `mixed` is the
+    image as it goes in.
     """
 
     method: str
@@ -40,6 +42,7 @@ class GalleryRow:
     target_label: str
     weights: dict[str, float | None]
     pasted: np.ndarray | None = None
+    inside: bool = False
 
 
 def gallery(
@@ -83,7 +86,7 @@ def _draw_row(sheet: Sheet, top: float, row: GalleryRow, color: str) -> None:
         axes.imshow(drawable(image), interpolation="nearest")
         if column == 2:
             outline(axes, row.pasted)
-    for column, label in enumerate((row.source_label, row.target_label)):
+    for column, label in enumerate((row.source_label, row.target_label, INSIDE if row.inside else "")):
         sheet.write(_left(column), top + CELL + CAPTION / 2 - 0.02, short(label, 18), color=INK)
     _draw_attention(sheet.axes(_left(3), top, CELL, CELL), row)
     _draw_weights(sheet.axes(_left(4) + BAR_NAMES, top + 0.1, BARS, CELL - 0.2), row.weights, color)

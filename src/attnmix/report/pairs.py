@@ -24,13 +24,14 @@ class MixedPair:
 
     `mixed` is [H, W, 3] floats 0..1, `source_weight` the weight of the source's label. `pasted` is [H, W] bool,
     True = pixel of the source, or None. `partner` is the number of the image taken as source, where the method
-    chose another than the column's.
+    chose another than the column's. `inside`: mixed inside the network, and `mixed` is the image as it goes in.
     """
 
     mixed: np.ndarray
     source_weight: float
     pasted: np.ndarray | None = None
     partner: int | None = None
+    inside: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def pairs(found: ImagePairs, *, methods: Sequence[str] = ()) -> Figure:
         sheet.write(MARGIN + 3 * BAR, top + CELL / 2, name, color=INK, weight="bold")
         for column, pair in enumerate(found.mixed[method]):
             of = "" if pair.partner is None else f" of {pair.partner + 1}"
+            of += " inside" if pair.inside else ""
             _draw(sheet, column, top, pair.mixed, pair.pasted, show_share(pair.source_weight) + of)
         top += row
     return as_written(sheet.figure)

@@ -43,6 +43,7 @@ from attnmix.training.setup import (
 __all__ = ["TrainingResult", "has_checkpoint", "train"]
 
 CHECKPOINT = "checkpoint.pt"
+RECIPE = "recipe.yaml"
 CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
 CHECK_SECONDS = 1.0  # after which slow steps are looked at sooner
 
@@ -138,7 +139,7 @@ def train(
         scheduler.step_update(updates)  # by the schedule of now, which may have more epochs
     if is_main:
         out.mkdir(parents=True, exist_ok=True)
-        save_recipe(recipe, out / "recipe.yaml")
+        save_recipe(recipe, out / RECIPE)
         _write_lines(out / "metrics.jsonl", history)
     accelerator.init_trackers("tensorboard", init_kwargs={"tensorboard": {"purge_step": first_epoch + 1}})
     schedule = recipe.schedule
