@@ -13,7 +13,7 @@ from attnmix.data import DigitsInScenes
 from attnmix.data.folder import open_folder
 from attnmix.data.label_map_writer import LabelMapWriter
 from attnmix.data.label_maps import AboutMaps, digest_of
-from attnmix.data.labelled import StreamedImages
+from attnmix.data.labelled import LabelledImages, StreamedImages
 from attnmix.data.mapped import MappedImages, follow_maps
 from attnmix.data.transforms import create_transforms
 from attnmix.mixing import LabelMaps
@@ -263,9 +263,8 @@ def test_what_cannot_have_maps(tmp_path):
     stream = StreamedImages(None, class_names=images.class_names)
     with pytest.raises(ValueError, match="label maps go by an image's number, and these is a stream"):
         MappedImages(stream, store, where="these")
-    del images.transform
     with pytest.raises(ValueError, match="need a data set with a transform to follow, and the data set has none"):
-        MappedImages(images, store)
+        MappedImages(LabelledImages(), store)
     with pytest.raises(ValueError, match="6 images, and others has 5"):
         MappedImages(scenes(augmented(), count=5), store, where="others")
     with pytest.raises(ValueError, match="cannot follow an image through function"):

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from PIL import Image
 
-from attnmix.data.labelled import LabelledImages
+from attnmix.data.embedded import EmbeddedImages
 from attnmix.data.originals import CLASS_NAMES, load_originals, originals_of
 
 
-class Digits(LabelledImages):
+class Digits(EmbeddedImages):
     """The 8x8 originals, bright ink on black, each once.
 
     Splits: "train" (1000), of which "train-fit" (800) and "validation" (200), and "test" (797).
@@ -23,17 +23,10 @@ class Digits(LabelledImages):
     class_names = CLASS_NAMES
 
     def __init__(self, split: str = "train", *, transform: Callable[[Image.Image], Any] | None = None) -> None:
+        super().__init__(transform)
         ink, digits = load_originals()
         self.split = split
-        self.transform = transform
         self.originals = torch.tensor(originals_of(split))
         self.labels = digits[self.originals]
         grey = (ink[self.originals] * 255).round().to(torch.uint8)
         self.images = grey[:, None].repeat(1, 3, 1, 1)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        image = Image.fromarray(self.images[index].permute(1, 2, 0).contiguous().numpy())
-        return image if self.transform is None else self.transform(image), int(self.labels[index])

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from attnmix.data.labelled import LabelledImages
+from attnmix.data.embedded import EmbeddedImages
 from attnmix.data.originals import CLASS_NAMES, SPLITS, load_originals, originals_of
 from attnmix.data.scenes import SceneOptions, boxes_of, draw_scenes, render_scenes, upscale
 
@@ -16,7 +16,7 @@ OFF_CENTRE_SCALE = (0.35, 0.55)  # whatever `scale` is
 _PIXELS_AT_ONCE = 128 * 48 * 48  # changing it changes the pictures of every seed
 
 
-class DigitsInScenes(LabelledImages):
+class DigitsInScenes(EmbeddedImages):
     """One real digit per picture, upscaled, turned, recoloured and placed at random on a cluttered ground.
 
     Splits: "train" (originals 0..999) and "test" (1000..1796); "train-fit" and "validation" (the first 800
@@ -61,11 +61,11 @@ class DigitsInScenes(LabelledImages):
         seed: int = 0,
         transform: Callable[[Image.Image], Any] | None = None,
     ) -> None:
+        super().__init__(transform)
         used = torch.tensor(originals_of(split, SCENE_SPLITS))
         _check_options(size=size, scale=scale, rotation=rotation, clutter=clutter, texture=texture, noise=noise)
         _check_counts(train_count=train_count, test_count=test_count, seed=seed)
         self.split = split
-        self.transform = transform
         self.options = SceneOptions(size, (float(scale[0]), float(scale[1])), rotation, clutter, texture, noise)
         if split == "off-centre":
             self.options = replace(self.options, scale=OFF_CENTRE_SCALE, min_offset=0.5)
@@ -83,13 +83,6 @@ class DigitsInScenes(LabelledImages):
             self.images[chunk], opacity = render_scenes(scenes)
             self.masks[chunk] = opacity > 0.5
         self.boxes = boxes_of(self.masks)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        image = Image.fromarray(self.images[index].permute(1, 2, 0).contiguous().numpy())
-        return image if self.transform is None else self.transform(image), int(self.labels[index])
 
 
 def _equally_often(size: int, count: int, generator: torch.Generator) -> torch.Tensor:

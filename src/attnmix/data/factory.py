@@ -84,6 +84,7 @@ def create_datasets(
             input_size=input_size,
             options=dict(data_options or {}),
             batch_size=batch_size,
+            draws=transform is not evaluation,
         )
         for split, is_training, transform in ((train_split, True, training), (eval_split, False, evaluation))
     )
@@ -137,6 +138,7 @@ def create_evaluation_set(
         options=dict(data_options or {}),
         batch_size=batch_size,
         tolerated=TOLERATED,
+        draws=False,
     )
     return images, transform
 
@@ -159,9 +161,10 @@ def _open_split(
     input_size: Sequence[int],
     options: dict[str, Any],
     batch_size: int | None,
+    draws: bool,
     tolerated: int = 3,
 ) -> LabelledImages:
-    """One split of any kind of data; None: what there is to evaluate on."""
+    """One split of any kind of data; None: what there is to evaluate on. `draws`: so does the transform."""
     if name.partition("/")[0].lower() in PREFIXES and "/" in name:
         return open_timm_set(
             name,
@@ -172,21 +175,24 @@ def _open_split(
             tolerated=tolerated,
         )
     if _embedded(name) in EMBEDDED:
-        return _open_embedded(_embedded(name), split or "test", transform, input_size, options)
+        return _open_embedded(_embedded(name), split or "test", transform, input_size, options, draws=draws)
     root = _existing_folder(name)
     check_keys("data_options", options, _FOLDER_KEYS)
     return open_folder(evaluation_folder(root, split), options=options, transform=transform, tolerated=tolerated)
 
 
 def _open_embedded(
-    name: str, split: str, transform: Transform, input_size: Sequence[int], options: dict[str, Any]
+    name: str, split: str, transform: Transform, input_size: Sequence[int], options: dict[str, Any], *, draws: bool
 ) -> LabelledImages:
     data_class, _ = EMBEDDED[name]
     known = set(inspect.signature(data_class).parameters) - {"split", "transform"}
     check_keys(f"data_options ({name})", options, known)
     if "size" in known:
         options.setdefault("size", max(input_size[1:]))
-    return data_class(split, transform=transform, **options)
+    images = data_class(split, transform=transform, **options)
+    if not draws:
+        images.keep_items()
+    return images
 
 
 def _existing_folder(name: str) -> Path:
