@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from timm.models import group_parameters
 from timm.task import TrainingTask
 from timm.utils import ModelEmaV3, unwrap_model
@@ -114,12 +115,14 @@ class MixTask(TrainingTask):
         if images is None or labels is None:
             raise ValueError("a step needs images (or pixel_values) and labels")
         self._check(images, labels)
+        self._draw_as_process()
         return self.trainable_module(images, labels)
 
     @torch.no_grad()
     def mix(self, images: Tensor, labels: Labels) -> MixedBatch:
         """Mix pixels only, to look at them; draws from the method's generator as a step does."""
         self._check(images, labels)
+        self._draw_as_process()
         return self.method.mix(self.view, images, labels)
 
     @property
@@ -175,10 +178,10 @@ class MixTask(TrainingTask):
             self.trainable_module_ema.update(self.view.model, step=step)
 
     def get_task_state(self, module: nn.Module | None = None, ema: bool = False) -> dict[str, Any]:
-        """What a checkpoint needs beside the model: the method's parameters and its generator's state."""
+        """What a checkpoint needs beside the model: the method's parameters and its generators' states."""
         if ema:
             return {}
-        return {"method": self.method.state_dict(), "generator": self.method.generator.get_state()}
+        return {"method": self.method.state_dict(), **self.method.get_draws()}
 
     def load_task_state(
         self,
@@ -190,7 +193,21 @@ class MixTask(TrainingTask):
         """Put back what `get_task_state` gave."""
         if state and not ema:
             self.method.load_state_dict(state["method"], strict=strict)
-            self.method.generator.set_state(state["generator"].cpu())
+            self.method.set_draws(state)
+            if "kinds" in state and self._rank():  # the state is the first process's
+                self.method.draw_on_as(self._rank())
+
+    def _draw_as_process(self) -> None:
+        """Once there are several processes: the kinds of steps as all of them, boxes as none of the others."""
+        if self.method.kinds is self.method.generator and self._several():
+            self.method.draw_as(self._rank())
+
+    @staticmethod
+    def _several() -> bool:
+        return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+    def _rank(self) -> int:
+        return dist.get_rank() if self._several() else 0
 
     def _check(self, images: Tensor, labels: Labels) -> None:
         if images.ndim != 4 or not images.is_floating_point():

@@ -133,7 +133,7 @@ class AutoMix(Pasting):
         assert self.average is not None
         if view.model.training and torch.is_grad_enabled():
             self.average.follow(view.model)
-        kind = self.sampler.kind(self.generator)
+        kind = self.sampler.kind(self.kinds)
         if kind == "keep":
             return Plan(Keep().apply(images))
         if kind == "blend":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -55,7 +56,8 @@ class MixMethod(nn.Module):
 
     A step is `plan` (draw, and mix the pixels), `run` (the one training forward under the label policy
     `self.label`), `losses` (beside the cross-entropy) and `outcome`. A subclass implements the parts in which it
-    differs; what it draws comes from `self.generator` alone. Extra parameters are made in `bind`.
+    differs; what it draws comes from `self.generator` alone, but which kind of step it is, by which all processes
+    of a run go, from `self.kinds`: as many draws for every batch. Extra parameters are made in `bind`.
 
     Args:
         num_classes: classes of the labels.
@@ -92,6 +94,8 @@ class MixMethod(nn.Module):
         self.num_classes = num_classes
         self.smoothing = smoothing
         self.generator = torch.Generator().manual_seed(seed)
+        # of what all processes of a run have to draw alike; another one only where there are several
+        self.kinds = self.generator
         self.label: LabelPolicy = AreaLabel()
 
     @property
@@ -137,11 +141,39 @@ class MixMethod(nn.Module):
         target = mix_targets(targets, run.mixed.source_index, run.mixed.source_weight)
         return self.outcome(run, target, self.losses(view, plan, run, targets))
 
-    def share_generator(self, generator: torch.Generator) -> None:
-        """Draw from this generator from now on, and so do the methods inside this one."""
+    def share_generator(self, generator: torch.Generator, kinds: torch.Generator | None = None) -> None:
+        """Draw from these generators from now on (one alone: kinds too), and so do the methods inside this one."""
         for module in self.modules():
             if isinstance(module, MixMethod):
                 module.generator = generator
+                module.kinds = generator if kinds is None else kinds
+
+    def draw_as(self, rank: int) -> None:
+        """In one of several processes: the kinds of steps as in all of them, the rest as in no other.
+
+        Else processes of one seed would paste the same boxes, and drift apart once their batches differ in size.
+        """
+        seed = self.generator.initial_seed()
+        self.share_generator(_generator_of(seed, rank), torch.Generator().manual_seed(seed))
+
+    def draw_on_as(self, rank: int) -> None:
+        """From where another process's generator stands, go on as in no other; kinds stay."""
+        seed = int(torch.randint(2**62, (), generator=self.generator))
+        self.share_generator(_generator_of(seed, rank), self.kinds)
+
+    def get_draws(self) -> dict[str, Tensor]:
+        """Where the generators stand: `generator`, and `kinds` in one of several processes."""
+        states = {"generator": self.generator.get_state()}
+        return states if self.kinds is self.generator else {**states, "kinds": self.kinds.get_state()}
+
+    def set_draws(self, states: Mapping[str, Tensor]) -> None:
+        """Put back what `get_draws` gave."""
+        kinds = states.get("kinds")
+        if (kinds is None) != (self.kinds is self.generator):
+            self.share_generator(self.generator, None if kinds is None else torch.Generator())
+        self.generator.set_state(states["generator"].cpu())
+        if kinds is not None:
+            self.kinds.set_state(kinds.cpu())
 
     def targets(self, labels: Labels) -> Tensor:
         """Smoothed label distributions `[B, C]` of the unmixed images."""
@@ -164,3 +196,8 @@ class MixMethod(nn.Module):
             "stats": stats or {},
             "mixed": run.mixed,
         }
+
+
+def _generator_of(seed: int, rank: int) -> torch.Generator:
+    (word,) = np.random.SeedSequence([seed, rank]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(word >> np.uint64(1)))

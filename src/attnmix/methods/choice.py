@@ -86,7 +86,7 @@ class Choice(MixMethod):
         return self._draw()(view, images, labels)
 
     def _draw(self) -> MixMethod:
-        index = int(torch.multinomial(self.weights, 1, generator=self.generator))
+        index = int(torch.multinomial(self.weights, 1, generator=self.kinds))
         method = self.methods[index]
         assert isinstance(method, MixMethod)
         return method

@@ -168,7 +168,7 @@ class CoMixup(Pasting):
     def paste(self, view: BackboneView, images: Tensor, labels: Labels) -> Draw:
         """Choose partners and masks by the saliency of blocks."""
         size = images.shape[-2], images.shape[-1]
-        grid = block_grid(size, drawn_blocks(self.blocks, self.generator))
+        grid = block_grid(size, drawn_blocks(self.blocks, self.kinds))
         pixels = input_saliency(view, images, self.targets(labels))
         places = salient_places(pixels, (size[0] // grid[0], size[1] // grid[1]))
         partners, levels = self.chosen_on_cpu(block_saliency(pixels, grid), places)

@@ -49,7 +49,7 @@ class CutOut(MixMethod):
 
     def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """Draw a hole per image and cut it out."""
-        if float(torch.rand((), generator=self.generator)) >= self.prob:
+        if float(torch.rand((), generator=self.kinds)) >= self.prob:
             return Plan(Keep().apply(images))
         batch, _, height, width = images.shape
         side = max(1, round(self.length * min(height, width)))

@@ -147,13 +147,13 @@ class ManifoldMixup(MixMethod):
 
     def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """Draw whether, where and how strongly to blend; blends pixels alone."""
-        if self.sampler.kind(self.generator) == "keep":
+        if self.sampler.kind(self.kinds) == "keep":
             return Plan(Keep().apply(images))
         assert self.layers is not None
         blend = self.sampler.blend(len(images), self.generator)
         layer = self.layers[0]
         if len(self.layers) > 1:
-            layer = self.layers[int(torch.randint(len(self.layers), (), generator=self.generator))]
+            layer = self.layers[int(torch.randint(len(self.layers), (), generator=self.kinds))]
         if layer == 0:
             return Plan(blend.apply(images))
         return Plan(HiddenBlend(blend.source_index, blend.source_weight, layer).apply(images))

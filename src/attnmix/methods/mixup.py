@@ -45,4 +45,4 @@ class Mixup(MixMethod):
     def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """Draw and blend."""
         batch, _, height, width = images.shape
-        return Plan(self.sampler.draw(batch, (height, width), self.generator).apply(images))
+        return Plan(self.sampler.draw(batch, (height, width), self.generator, kinds=self.kinds).apply(images))

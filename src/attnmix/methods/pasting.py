@@ -53,7 +53,7 @@ class Pasting(MixMethod):
 
     def plan(self, view: BackboneView, images: Tensor, labels: Labels) -> Plan:
         """Draw whether to keep, to blend or to paste, and do it."""
-        kind = self.sampler.kind(self.generator)
+        kind = self.sampler.kind(self.kinds)
         if kind == "keep":
             return Plan(Keep().apply(images))
         if kind == "blend":

@@ -184,7 +184,7 @@ class PuzzleMix(Pasting):
         """Find the mask, and how blocks move under it."""
         size = images.shape[-2], images.shape[-1]
         partners, source_share = self.partners(images), self.pasted_shares(images)
-        grid = block_grid(size, drawn_blocks(self.blocks, self.generator))
+        grid = block_grid(size, drawn_blocks(self.blocks, self.kinds))
         pixels = input_saliency(view, images, self.targets(labels))
         with torch.no_grad():
             saliency = block_saliency(pixels, grid)

@@ -221,7 +221,7 @@ class SMMix(MixMethod):
         """Draw and apply; looks at the model where a window is pasted."""
         batch = images.shape[0]
         size = images.shape[-2], images.shape[-1]
-        kind = self.sampler.kind(self.generator)
+        kind = self.sampler.kind(self.kinds)
         if kind == "keep":
             return Plan(Keep().apply(images))
         if kind == "blend":

@@ -120,5 +120,7 @@ class TLAlign(CutMix):
         boxes = token_boxes if self.box == "token" else even_cutmix_boxes
         size = images.shape[-2], images.shape[-1]
         patch = view.token_patch_size
-        draw = self.sampler.draw(len(images), size, self.generator, patch_size=patch, boxes=boxes)
+        draw = self.sampler.draw(
+            len(images), size, self.generator, kinds=self.kinds, patch_size=patch, boxes=boxes
+        )
         return Plan(draw.apply(images))

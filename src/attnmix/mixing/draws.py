@@ -208,11 +208,12 @@ class MixSampler:
         image_size: tuple[int, int],
         generator: torch.Generator,
         *,
+        kinds: torch.Generator | None = None,
         patch_size: tuple[int, int] = (1, 1),
         boxes: Boxes = cutmix_boxes,
     ) -> Draw:
-        """Draw a whole step of Mixup and CutMix; the last two as in `paste`."""
-        kind = self.kind(generator)
+        """Draw a whole step of Mixup and CutMix, its kind from `kinds` where given; the last two as in `paste`."""
+        kind = self.kind(generator if kinds is None else kinds)
         if kind == "keep":
             return Keep()
         if kind == "blend":
