@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.transforms.functional import to_tensor
 
@@ -81,6 +82,42 @@ def test_a_set_of_which_nothing_can_be_read(tmp_path):
     truncate(tmp_path / "cat/1.jpg")
     with pytest.raises(OSError, match=r"none of the 1 images can be read: .*cat/1.jpg"):
         open_split(tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        ((1, 30), "it is 1 x 30 pixels, and a side needs 2 at least"),
+        ((30, 1), "it is 30 x 1 pixels, and a side needs 2 at least"),
+        ((64, 64), "could be decompression bomb"),
+    ],
+)
+def test_placeholders_and_bombs_are_unreadable(make_folder, monkeypatch, caplog, size, reason):
+    folder = make_folder() / "train"
+    save_image(folder / "cat/1.jpg", size)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)  # refused above twice as many
+    data = open_split(folder)
+    assert data.read(1) is None
+    assert data[1][1] == 0
+    assert data.unreadable == [str(folder / "cat/1.jpg")]
+    assert reason in caplog.text
+
+
+def test_empty_files_are_unreadable(make_folder, caplog):
+    folder = make_folder() / "train"
+    (folder / "cat/1.jpg").write_bytes(b"")
+    data = open_split(folder)
+    assert torch.equal(data[1][0], data[2][0])
+    assert data.unreadable == [str(folder / "cat/1.jpg")]
+    assert f"{folder / 'cat/1.jpg'} (it is empty, damaged or no image): the next" in caplog.text
+
+
+def test_pictures_that_come_decoded_are_checked_too():
+    pictures = [Image.new("L", (1, 8)), Image.new("L", (8, 8))]
+    data = ReadableImages(2, lambda index: (pictures[index], index), str, class_names=["a", "b"])
+    image, label = data[0]
+    assert (image.mode, image.size, label) == ("RGB", (8, 8), 1)
+    assert data.unreadable == ["0"]
 
 
 def test_a_fault_of_the_transform_is_no_unreadable_file(make_folder):

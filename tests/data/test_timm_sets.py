@@ -41,7 +41,7 @@ def test_torchvision_sets_are_rgb_and_named(mnist):
 
 
 class Reader:
-    """Stands for a stream's reader: two images of known labels."""
+    """Stands for a stream's reader of a kind that is read as it is: two images of known labels."""
 
     class_to_idx: ClassVar[dict[str, int]] = {}
 
@@ -73,8 +73,8 @@ def streamed(monkeypatch):
 @pytest.mark.usefixtures("streamed")
 def test_streams():
     counts = {"train_num_samples": 20, "eval_num_samples": 10}
-    train = open_set("wds/x", root="shards", num_classes=2, batch_size=8, **counts)
-    held_out = open_set("wds/x", "val", is_training=False, num_classes=2, **counts)
+    train = open_set("tfds/x", root="shards", num_classes=2, batch_size=8, **counts)
+    held_out = open_set("tfds/x", "val", is_training=False, num_classes=2, **counts)
     assert isinstance(train, StreamedImages)
     assert isinstance(train, torch.utils.data.IterableDataset)
     assert (len(train), len(held_out)) == (20, 10)
@@ -85,18 +85,21 @@ def test_streams():
     assert reader.options["batch_size"] == 8
     assert reader.options["root"] == "shards"
     train.set_epoch(3)
-    train.set_loader_cfg(num_workers=2)
+    assert train.share_out(rank=0, processes=1, workers=2, seed=0) == 2
     assert (reader.epoch, reader.num_workers) == (3, 2)
+    assert not train.can_be_shared
+    with pytest.raises(ValueError, match="2 processes cannot share this kind of stream"):
+        train.share_out(rank=0, processes=2, workers=2, seed=0)
 
 
 @pytest.mark.usefixtures("streamed")
 def test_a_stream_without_classes_asks_for_their_number(monkeypatch):
-    with pytest.raises(ValueError, match="'wds/x' does not say its classes; give data_options num_classes"):
-        open_set("wds/x", train_num_samples=1)
+    with pytest.raises(ValueError, match="'tfds/x' does not say its classes; give data_options num_classes"):
+        open_set("tfds/x", train_num_samples=1)
     monkeypatch.setattr(Reader, "class_to_idx", {"cat": 0, "dog": 1})
-    assert open_set("wds/x", train_num_samples=1).class_names == ["cat", "dog"]
-    with pytest.raises(ValueError, match="data_options num_classes 3: 'wds/x' has 2 classes"):
-        open_set("wds/x", train_num_samples=1, num_classes=3)
+    assert open_set("tfds/x", train_num_samples=1).class_names == ["cat", "dog"]
+    with pytest.raises(ValueError, match="data_options num_classes 3: 'tfds/x' has 2 classes"):
+        open_set("tfds/x", train_num_samples=1, num_classes=3)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """What every data set of this package offers, and the two wrappers that give it to timm's."""
 
 import logging
-import struct
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,18 +8,9 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, IterableDataset
 
-_logger = logging.getLogger(__name__)
+from attnmix.data.decoding import UNREADABLE, reason, rgb_image
 
-# What Pillow raises for a file that is cut short, damaged, or no picture at all.
-_DECODE_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
+_logger = logging.getLogger(__name__)
 
 
 class LabelledImages(Dataset[tuple[Any, int]]):
@@ -102,7 +91,7 @@ class ReadableImages(LabelledImages):
         for candidate in range(index % size, index % size + size):
             try:
                 image, label = self._read(candidate % size)
-            except _DECODE_ERRORS as error:
+            except UNREADABLE as error:
                 self._report(candidate % size, error, "the next one stands in for it")
             else:
                 return image if self.transform is None else self.transform(image), label
@@ -116,22 +105,19 @@ class ReadableImages(LabelledImages):
         """Item `index`, or None where its image cannot be read."""
         try:
             image, label = self._read(index)
-        except _DECODE_ERRORS as error:
+        except UNREADABLE as error:
             self._report(index, error, "it is left out")
             return None
         return image if self.transform is None else self.transform(image), label
 
     def _read(self, index: int) -> tuple[Image.Image, int]:
         source, label = self._load(index)
-        if isinstance(source, Image.Image):
-            return source.convert("RGB"), int(label)
-        with source, Image.open(source) as image:
-            return image.convert("RGB"), int(label)  # decodes every pixel, so that a cut-off file shows here
+        return rgb_image(source), int(label)
 
     def _report(self, index: int, error: Exception, then: str) -> None:
         if not self._is_unreadable[index]:
             self._is_unreadable[index] = True
-            _logger.warning("unreadable image %s (%s): %s", self._name_of(index), error, then)
+            _logger.warning("unreadable image %s (%s): %s", self._name_of(index), reason(error), then)
         count = int(self._is_unreadable.sum())
         if count > self.allowed_unreadable:
             names = self.unreadable
@@ -143,11 +129,21 @@ class ReadableImages(LabelledImages):
 
 
 class StreamedImages(LabelledImages, IterableDataset[tuple[Any, int]]):
-    """A timm `IterableImageDataset` (webdataset, Hugging Face streaming, TFDS) with class names."""
+    """A timm `IterableImageDataset` (webdataset, Hugging Face streaming, TFDS) with class names.
+
+    Kinds that several processes can share are subclasses (`attnmix.data.streams`).
+    """
+
+    can_be_shared = False
 
     def __init__(self, stream: Any, *, class_names: list[str]) -> None:
         self.stream = stream
         self.class_names = class_names
+
+    @property
+    def num_samples(self) -> int | None:
+        """Samples of an epoch as the set states them, over all processes; None: it does not say."""
+        return getattr(self.stream.reader, "num_samples", None)
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
         return iter(self.stream)
@@ -159,6 +155,22 @@ class StreamedImages(LabelledImages, IterableDataset[tuple[Any, int]]):
         """Choose the epoch's shuffle."""
         self.stream.set_epoch(epoch)
 
-    def set_loader_cfg(self, num_workers: int | None = None) -> None:
-        """Tell the reader how many loader workers there will be, which its sample count depends on."""
-        self.stream.set_loader_cfg(num_workers=num_workers)
+    def share_out(self, *, rank: int, processes: int, workers: int, seed: int) -> int:
+        """Settle what this process reads, before a loader is made; may be called again.
+
+        Args:
+            rank: this process's number.
+            processes: how many read a share each.
+            workers: of the loader, which the number of samples depends on.
+            seed: of the shuffle, with the epoch.
+
+        Returns:
+            the loader's workers: no more than have something to read in evaluation.
+
+        Raises:
+            ValueError: several processes, of a kind that they cannot share.
+        """
+        if processes > 1:
+            raise ValueError(f"{processes} processes cannot share this kind of stream")
+        self.stream.set_loader_cfg(num_workers=workers)
+        return workers

@@ -1,5 +1,6 @@
 """Data sets that timm's factory opens by a prefixed name: torchvision, Hugging Face, TFDS, webdataset."""
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ from timm.data.dataset import ImageDataset, IterableImageDataset
 from attnmix.data._nearest import check_keys, nearest
 from attnmix.data.folder import names_by_index
 from attnmix.data.labelled import LabelledImages, ReadableImages, StreamedImages
+from attnmix.data.streams import HuggingFaceImages, SharedStream, WebdatasetImages
 
 PREFIXES = {  # prefix -> (what it opens, package it needs)
     "torch": ("torchvision's data sets (cifar10, cifar100, mnist, imagenet, ...)", "torchvision"),
@@ -19,6 +21,7 @@ PREFIXES = {  # prefix -> (what it opens, package it needs)
     "tfds": ("TensorFlow data sets", "tensorflow-datasets"),
     "wds": ("webdataset shards", "webdataset"),
 }
+_SHARED: dict[str, type[SharedStream]] = {"wds": WebdatasetImages, "hfids": HuggingFaceImages}
 OPTION_KEYS = (
     "root", "download", "class_map", "input_key", "target_key", "num_classes", "batch_size", "seed",
     "repeats", "train_num_samples", "eval_num_samples", "trust_remote_code",
@@ -27,6 +30,10 @@ _TORCHVISION = (
     "cifar10", "cifar100", "mnist", "kmnist", "fashion_mnist", "qmnist", "imagenet", "places365",
     "inaturalist", "inat",
 )  # fmt: skip
+_WDS_SPLITS = (
+    "a split is a name in root's _info.json, or shards such as 'train-{0000..0099}.tar' with data_options "
+    "train_num_samples"
+)
 # timm takes every other word for "the test part" of these sets, a misspelt "train" included.
 _TWO_PARTS = ("cifar10", "cifar100", "mnist", "kmnist", "fashion_mnist")
 _TWO_PART_SPLITS = ("train", "training", "val", "valid", "validation", "eval", "evaluation", "test")
@@ -45,7 +52,8 @@ def open_timm_set(
 
     `options` are those of `OPTION_KEYS`: timm's keywords, the sample counts of the splits of a stream, and
     `num_classes` where the set does not say its classes. Raises ValueError for an unknown option or name,
-    FileNotFoundError for a torchvision set that is not on disk, ValueError naming a missing package.
+    FileNotFoundError for a torchvision set or a webdataset shard that is not on disk, ValueError naming a missing
+    package.
     """
     check_keys("data_options", options, OPTION_KEYS)
     options = {key: value for key, value in options.items() if value is not None}
@@ -55,6 +63,8 @@ def open_timm_set(
         raise ValueError(f"data set {name!r} needs the package {package}: pip install {package}")
     if prefix == "torch":
         _check_torchvision(name, split, options)
+    if prefix == "wds" and "root" not in options:
+        raise ValueError(f"{name!r} needs data_options root: the folder or address of its shards")
     counts = {True: options.pop("train_num_samples", None), False: options.pop("eval_num_samples", None)}
     num_classes = options.pop("num_classes", None)
     if prefix in ("hfids", "tfds", "wds"):
@@ -69,11 +79,24 @@ def open_timm_set(
             raise FileNotFoundError(
                 f"{name!r} is not in root {root!r}; data_options download=true fetches it there"
             ) from error
+        if prefix == "wds":
+            raise ValueError(f"{name!r} cannot be read: {error}; {_WDS_SPLITS}") from error
+        raise
+    except ValueError as error:
+        if prefix == "hfids" and "length is unknown" in str(error):
+            count = "train_num_samples" if is_training else "eval_num_samples"
+            raise ValueError(
+                f"{name!r} does not say how many samples its split {split!r} has: give data_options {count}"
+            ) from error
         raise
     class_names = _class_names(opened, num_classes, name)
     if isinstance(opened, IterableImageDataset):
         opened.transform = transform
-        return StreamedImages(opened, class_names=class_names)
+        if prefix == "wds":
+            _check_shards(name, opened.reader)
+        if prefix not in _SHARED:
+            return StreamedImages(opened, class_names=class_names)
+        return _SHARED[prefix](opened, class_names=class_names, name=f"{name} {split}", tolerated=tolerated)
     source = opened.reader if isinstance(opened, ImageDataset) else opened
     return ReadableImages(
         len(opened),
@@ -83,6 +106,14 @@ def open_timm_set(
         transform=transform,
         tolerated=tolerated,
     )
+
+
+def _check_shards(name: str, reader: Any) -> None:
+    """Ask for local shards beforehand: a missing one would only be passed over."""
+    for file in reader.split_info.filenames:
+        path = os.path.join(reader.root, file)
+        if "://" not in path and not path.startswith("pipe:") and not os.path.exists(path):
+            raise FileNotFoundError(f"{name!r} has no shard {path}")
 
 
 def _is_installed(package: str) -> bool:
