@@ -25,6 +25,7 @@ COMMANDS = {
     "ablate": "attnmix.commands.ablate",
     "evaluate": "attnmix.commands.evaluate",
     "show": "attnmix.commands.show",
+    "push": "attnmix.commands.push",
     "list": "attnmix.commands.list",
     "bench": "attnmix.commands.bench",
 }

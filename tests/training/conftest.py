@@ -16,15 +16,16 @@ TINY = {
 }
 
 
+def tiny_recipe(**overrides):
+    """The quickstart on a toy, a run of a tenth of a second; mappings are laid over its groups."""
+    recipe = load_recipe("quickstart", **copy.deepcopy(TINY))
+    return _replace(recipe, overrides)
+
+
 @pytest.fixture
 def tiny():
     """The quickstart on a toy: tiny(epochs=3, ...) -> Recipe of a run of a tenth of a second."""
-
-    def make(**overrides):
-        recipe = load_recipe("quickstart", **copy.deepcopy(TINY))
-        return _replace(recipe, overrides)
-
-    return make
+    return tiny_recipe
 
 
 def _replace(recipe, overrides):

@@ -3,11 +3,12 @@ import json
 import pytest
 import timm
 import torch
+from huggingface_hub import ModelCard
 from timm.data import create_transform, resolve_model_data_config
 
 from attnmix.training import train
 from attnmix.training.checkpoint import load_checkpoint
-from attnmix.training.export import export_model
+from attnmix.training.export import FILES, export_model
 
 OPTIONS = {"img_size": 48, "patch_size": 6, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 3}
 
@@ -39,6 +40,28 @@ def test_the_configuration_says_how_to_use_it(tmp_path):
     assert config["input_size"] == (3, 48, 48)
     assert (config["crop_pct"], config["crop_mode"], config["interpolation"]) == (0.95, "squash", "bicubic")
     assert create_transform(**config, is_training=False)
+
+
+def test_the_card_lies_beside_the_weights_and_disturbs_no_one(tmp_path):
+    model = timm.create_model("vit_tiny_patch16_224", **OPTIONS).eval()
+    export_model(model, tmp_path, class_names=["ä", "b", "c"], crop_pct=1.0, card="# ä\n")
+    assert {path.name for path in tmp_path.iterdir()} == set(FILES)
+    assert (tmp_path / "README.md").read_text(encoding="utf-8") == "# ä\n"
+    again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
+    assert torch.equal(again.head.weight, model.head.weight)
+    assert again.pretrained_cfg["label_names"] == ["ä", "b", "c"]  # as the card says
+
+
+def test_a_run_exports_a_card_of_what_it_measured(tiny, tmp_path):
+    recipe = tiny(init=None, ema=0.5)
+    result = train(recipe, tmp_path / "mine", progress=False)
+    text = (tmp_path / "mine" / "model" / "README.md").read_text(encoding="utf-8")
+    first = ModelCard(text).data.eval_results[0]
+    assert first.metric_value == round(result.top1 / 100, 4)
+    assert "on the 20 images of `digits-in-scenes`" in text
+    assert "attnmix train recipe.yaml --out runs/mine" in text
+    assert "Of the moving average of the weights" in text
+    assert str(tmp_path) not in text
 
 
 def test_the_average_is_exported_where_there_is_one(tiny, tmp_path):

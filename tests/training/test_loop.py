@@ -24,7 +24,8 @@ def losses(result):
 def test_a_run_leaves_its_folder(tiny, tmp_path, capsys):
     result = train(tiny(), tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"recipe.yaml", "metrics.jsonl", "tensorboard", "checkpoint.pt", "result.json", "model"}
+    checkpoints = {"checkpoint.pt", "checkpoint.previous.pt"}
+    assert names == {"recipe.yaml", "metrics.jsonl", "tensorboard", "result.json", "model", *checkpoints}
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert lines == result.history
     assert [line["epoch"] for line in lines] == [1, 2]
@@ -42,8 +43,9 @@ def test_a_run_leaves_its_folder(tiny, tmp_path, capsys):
     assert result.seconds == pytest.approx(sum(line["seconds"] for line in lines))
     assert json.loads((tmp_path / "run" / "result.json").read_text())["top1"] == result.top1
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("epoch 1/2  loss ")
-    assert "images/s" in out[1]
+    assert out[0] == "samples seen in the first epoch: 40 of 40"
+    assert out[1].startswith("epoch 1/2  loss ")
+    assert "images/s" in out[2]
 
 
 def test_progress_off_prints_nothing(tiny, tmp_path, capsys):
@@ -213,7 +215,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(tiny, tmp_path, monkeypatch, ba
             return {**result, "loss": result["loss"] * (bad if len(calls) == 8 else 1)}
 
     monkeypatch.setattr(attnmix, "MixTask", Exploding)
-    message = f"the loss is {bad} in epoch 2, step 3: the checkpoint in .* is of an earlier epoch; try a lower lr"
+    message = (
+        f"the loss is {bad} in epoch 2, step 3 .*: the checkpoint in .* is of an earlier moment; try a lower lr"
+    )
     with pytest.raises(FloatingPointError, match=message):
         train(tiny(epochs=3), tmp_path, progress=False)
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["epoch"] == 1
@@ -255,7 +259,9 @@ def test_out_of_memory_says_what_to_do(tiny, tmp_path, monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
 
     monkeypatch.setattr(attnmix, "MixTask", Large)
-    message = "batch_size 8 does not fit on cpu: lower it and raise accumulation_steps"
+    message = (
+        "batch_size 8 does not fit on cpu: batch_size 4 and accumulation_steps 2 train the same; so does grad_ch"
+    )
     with pytest.raises(ValueError, match=message):
         train(tiny(), tmp_path, progress=False)
 
@@ -420,3 +426,40 @@ def test_the_loop_names_no_method():
     source = loop.__spec__.loader.get_source(loop.__name__)
     for name in attnmix.METHODS:
         assert f'"{name}"' not in source
+
+
+def test_grad_checkpointing_computes_twice_and_changes_nothing(tiny, tmp_path, monkeypatch):
+    def run(on):
+        calls = []
+
+        class Counted(attnmix.MixTask):
+            def __init__(self, model, method):
+                super().__init__(model, method)
+                model.blocks[0].register_forward_pre_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(attnmix, "MixTask", Counted)
+            result = train(tiny(epochs=1, grad_checkpointing=on), tmp_path / str(on), progress=False)
+        return sum(calls), result
+
+    (plain, before), (twice, after) = run(False), run(True)
+    assert twice > plain
+    assert after.loss == pytest.approx(before.loss, abs=1e-6)
+
+
+def test_a_model_without_grad_checkpointing_is_named(tiny):
+    recipe = dataclasses.replace(tiny(), model="cspresnet50", model_options={}, grad_checkpointing=True)
+    with pytest.raises(ValueError, match="grad_checkpointing is on, but cspresnet50 offers none: set it to false"):
+        loop.create_model(recipe, num_classes=10)
+
+
+def test_the_end_of_another_process_is_told(tiny, tmp_path, monkeypatch):
+    def lost(run, *_):
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1")
+
+    monkeypatch.setattr(loop._Run, "train_epoch", lost)
+    monkeypatch.setattr(type(loop.create_accelerator(tiny(), tmp_path)), "num_processes", 2)
+    with pytest.raises(
+        ConnectionError, match="another process of this run has ended, so process 0 ends too; no check"
+    ):
+        train(tiny(), tmp_path / "run", progress=False)

@@ -23,7 +23,8 @@ from attnmix.evaluation.pasting import pasting_method, with_what_it_learnt
 from attnmix.methods import create_method
 from attnmix.task import MixTask
 from attnmix.training import Recipe, load_recipe, train
-from attnmix.training.loop import RECIPE, has_checkpoint
+from attnmix.training.checkpoint import has_checkpoint
+from attnmix.training.loop import RECIPE
 from attnmix.training.setup import create_data, create_model
 
 ENTRY = "run.json"

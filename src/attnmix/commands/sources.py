@@ -12,8 +12,8 @@ from attnmix.commands.trained import EXPORT
 from attnmix.evaluation.store import folder_name
 from attnmix.methods import METHODS
 from attnmix.training import Recipe, load_recipe
-from attnmix.training.checkpoint import load_checkpoint
-from attnmix.training.loop import CHECKPOINT, RECIPE
+from attnmix.training.checkpoint import CHECKPOINT, load_checkpoint
+from attnmix.training.loop import RECIPE
 from attnmix.training.reading import nearest, recipe_from_values
 
 CONFIG = "config.json"

@@ -24,7 +24,7 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add RECIPE, --out, --resume and every key of the recipe."""
+    """Add RECIPE, --out, --resume, --force and every key of the recipe."""
     parser.add_argument(
         "--out",
         required=True,
@@ -32,26 +32,36 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="folder of the run: metrics, checkpoint, model; on several nodes one that all of them share",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    parser.add_argument(
+        "--force", action="store_true", help="resume although the recipe or the number of processes has changed"
+    )
     add_recipe_arguments(parser)
 
 
 def run(arguments: Namespace) -> int:
-    """Train and print where the results lie; 130 after Ctrl-C."""
-    from attnmix.training.loop import has_checkpoint, train
+    """Train and print where the results lie; 130 after Ctrl-C, 143 after SIGTERM."""
+    from attnmix.training.checkpoint import has_checkpoint
+    from attnmix.training.loop import train
+    from attnmix.training.stopping import Stopped
 
     recipe = recipe_from_arguments(arguments)
     out = Path(arguments.out)
     is_first = os.environ.get("RANK", "0") == "0"  # the others of torchrun's say nothing
+    if arguments.force and not arguments.resume:
+        raise ValueError("--force says how to resume: give --resume with it")
     try:
-        result = train(recipe, out, resume=arguments.resume)
+        result = train(recipe, out, resume=arguments.resume, force=arguments.force)
+    except Stopped as stopped:
+        if is_first:
+            print(f"\nstopped by {stopped}, and saved: the same command with --resume goes on", file=sys.stderr)
+        return 128 + stopped.signal
     except KeyboardInterrupt:
-        if not is_first:
-            return 130
         again = "the same command with --resume goes on from the last checkpoint"
-        print(
-            f"\ninterrupted; {again if has_checkpoint(out) else 'no checkpoint yet: start again'}",
-            file=sys.stderr,
-        )
+        if is_first:
+            print(
+                f"\ninterrupted; {again if has_checkpoint(out) else 'no checkpoint yet: start again'}",
+                file=sys.stderr,
+            )
         return 130
     if not is_first:
         return 0

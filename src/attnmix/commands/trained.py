@@ -8,8 +8,8 @@ from torch import nn
 
 from attnmix.methods import METHODS
 from attnmix.training import Recipe, load_recipe
-from attnmix.training.checkpoint import load_checkpoint
-from attnmix.training.loop import CHECKPOINT, RECIPE
+from attnmix.training.checkpoint import CHECKPOINT, load_checkpoint
+from attnmix.training.loop import RECIPE
 
 EXPORT = "model"  # a run's folder of the exported model
 PREFIX = "method."

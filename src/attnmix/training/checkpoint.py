@@ -1,58 +1,106 @@
-"""A run's checkpoint: one file of plain tensors and numbers, replaced in one move.
+"""A run's checkpoint: one file of plain tensors and numbers, the one before kept beside it.
 
-Written aside, synced, then moved over the old one, so that a crash leaves the last good checkpoint. Loaded
-with `weights_only=True`: nothing is ever unpickled into code (Accelerate's `load_state` would).
+Written aside, synced, then moved into place, so that a crash at any moment leaves a whole one. Loaded with
+`weights_only=True`: nothing is ever unpickled into code (Accelerate's `load_state` would).
 """
 
-import dataclasses
+import contextlib
 import os
-import pickle
-import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
-
-from attnmix.training.reading import recipe_defaults
-from attnmix.training.recipe import Recipe
 
 __all__ = [
-    "Position",
-    "check_can_go_on",
-    "get_rng_state",
+    "has_checkpoint",
     "load_checkpoint",
-    "load_run",
+    "load_latest",
+    "previous_of",
     "save_checkpoint",
-    "save_run",
-    "set_rng_state",
 ]
 
-FORMAT = 2
+CHECKPOINT = "checkpoint.pt"
+FORMAT = 3
+READABLE = (2, 3)  # 2: between epochs alone
 
-# What may differ when a run is resumed: how long it goes on, and what changes speed but not results.
-FREE_ON_RESUME = (
-    "epochs",
-    "device",
-    "threads",
-    "eval_every",
-    "checkpoint_every",
-    "loader.workers",
-    "loader.pin",
-)
+
+def has_checkpoint(out: str | os.PathLike[str]) -> bool:
+    """Whether the folder `out` holds a run that can be resumed."""
+    path = Path(out) / CHECKPOINT
+    return path.is_file() or previous_of(path).is_file()
+
+
+def previous_of(path: Path) -> Path:
+    """Where the checkpoint before the last one is."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write `state` (dictionaries and lists of tensors, numbers, strings) to `path`, atomically."""
+    """Write `state` (dictionaries and lists of tensors, numbers, strings) to `path`, atomically.
+
+    The one that was there is kept as `previous_of(path)`.
+
+    Raises:
+        OSError: it cannot be written; what there was is still there.
+    """
     aside = path.with_name(path.name + ".part")
-    with open(aside, "wb") as file:
-        torch.save({"format": FORMAT, **state}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+    try:
+        with open(aside, "wb") as file:
+            torch.save({"format": FORMAT, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.is_file():
+            _keep(path)
+        os.replace(aside, path)
+        _sync_folder(path.parent)
+    except (OSError, RuntimeError) as error:  # torch raises the latter where its writer cannot go on
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        kept = f"; the last whole checkpoint is {path}" if path.is_file() else ""
+        raise OSError(f"the checkpoint {path} cannot be written ({_line_of(error)}){kept}") from error
+
+
+def _keep(path: Path) -> None:
+    """Put a second name on the file: at no moment is there no checkpoint."""
+    link = path.with_name(path.name + ".kept")
+    with contextlib.suppress(OSError):
+        link.unlink()
+    try:
+        os.link(path, link)
+    except OSError:  # a file system without hard links: a moment without `path`, but never without both
+        os.replace(path, previous_of(path))
+    else:
+        os.replace(link, previous_of(path))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make moves within a folder survive a power cut, where the system can."""
+    with contextlib.suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def _line_of(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def load_latest(out: Path) -> tuple[dict[str, Any], str | None]:
+    """The run's last whole checkpoint; and what to tell where that is the one before the last.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: none that can be read.
+    """
+    path = out / CHECKPOINT
+    try:
+        return load_checkpoint(path), None
+    except (FileNotFoundError, ValueError) as error:
+        if not previous_of(path).is_file():
+            raise
+        return load_checkpoint(previous_of(path)), f"{error}: going on from the one before, {previous_of(path)}"
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -64,109 +112,12 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"nothing to resume: there is no checkpoint at {path}; start without --resume")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).partition("\n")[0] if path.stat().st_size else "it is empty"
-        raise ValueError(f"{path} cannot be read as a checkpoint: {reason}") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
+    with open(path, "rb") as file:
+        try:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # a damaged file makes torch's reader raise almost anything
+            reason = _line_of(error) if path.stat().st_size else "it is empty"
+            raise ValueError(f"{path} cannot be read as a checkpoint: {reason}") from error
+    if not isinstance(state, dict) or state.get("format") not in READABLE:
         raise ValueError(f"{path} is not a checkpoint of attnmix in format {FORMAT}")
     return state
-
-
-def get_rng_state(device: torch.device) -> dict[str, Any]:
-    """Return the states of torch's (`device`'s too), Python's and NumPy's generators as tensors and numbers."""
-    version, python_keys, python_gauss = random.getstate()
-    _, numpy_keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    return {
-        "torch": torch.get_rng_state(),
-        "device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-        "python": [version, torch.tensor(python_keys), python_gauss],
-        "numpy": [torch.from_numpy(np.asarray(numpy_keys).astype(np.int64)), position, has_gauss, gauss],
-    }
-
-
-def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Put back what `get_rng_state` returned; `device` may be another one of its kind."""
-    torch.set_rng_state(state["torch"])
-    if state["device"] is not None and device.type == "cuda":
-        torch.cuda.set_rng_state(state["device"], device)
-    version, python_keys, python_gauss = state["python"]
-    random.setstate((version, tuple(python_keys.tolist()), python_gauss))
-    numpy_keys, position, has_gauss, gauss = state["numpy"]
-    np.random.set_state(("MT19937", numpy_keys.numpy().astype(np.uint32), position, has_gauss, gauss))
-
-
-@dataclass
-class Position:
-    """How far a run has come: epochs and updates done, and an entry per epoch."""
-
-    epoch: int
-    updates: int
-    history: list[dict[str, float]]
-
-
-def save_run(
-    path: Path,
-    task: Any,
-    optimizer: Any,
-    position: Position,
-    *,
-    accelerator: Accelerator,
-    recipe: Recipe,
-) -> None:
-    """Gather the run's whole state from all processes and write it, on the main one."""
-    # What each process has of its own: its random states and its method's generator.
-    own = {"rng": get_rng_state(accelerator.device), "generator": task.method.generator.get_state()}
-    per_process = gather_object([own])
-    if not accelerator.is_main_process:
-        return
-    ema = task.get_eval_model(ema=True) if recipe.ema is not None else None
-    state = {
-        **dataclasses.asdict(position),
-        "recipe": recipe_defaults(recipe),
-        "num_processes": accelerator.num_processes,
-        "trainable": task.get_trainable_module().state_dict(),
-        "ema": None if ema is None else ema.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "scaler": None if accelerator.scaler is None else accelerator.scaler.state_dict(),
-        "per_process": per_process,
-    }
-    save_checkpoint(path, state)
-
-
-def load_run(saved: dict[str, Any], task: Any, optimizer: Any, *, accelerator: Accelerator) -> None:
-    """Put everything back as `save_run` found it. The schedule has no state: it follows the update count."""
-    task.get_trainable_module().load_state_dict(saved["trainable"])
-    if saved["ema"] is not None:
-        task.get_eval_model(ema=True).load_state_dict(saved["ema"])
-    optimizer.load_state_dict(saved["optimizer"])
-    if accelerator.scaler is not None:
-        accelerator.scaler.load_state_dict(saved["scaler"])
-    own = saved["per_process"][accelerator.process_index]
-    task.method.generator.set_state(own["generator"])
-    set_rng_state(own["rng"], accelerator.device)
-
-
-def check_can_go_on(saved: dict[str, Any], now: Recipe, *, num_processes: int, path: Path) -> None:
-    """Refuse to resume what another recipe, or another number of processes, began.
-
-    Raises:
-        ValueError: a key differs that decides results (names it and both values), the run is already longer,
-            or its number of processes was another.
-    """
-    # A key that is newer than the checkpoint: the run had what is its default now.
-    before = {**recipe_defaults(Recipe()), **saved["recipe"]}
-    for name, value in recipe_defaults(now).items():
-        if name not in FREE_ON_RESUME and before[name] != value:
-            raise ValueError(
-                f"cannot resume {path} with another recipe: {name} was {before[name]!r} and is now "
-                f"{value!r}; set it back, or choose another --out"
-            )
-    if saved["epoch"] > now.epochs:
-        raise ValueError(f"the run in {path.parent} already has {saved['epoch']} epochs; epochs is {now.epochs}")
-    if saved["num_processes"] != num_processes:
-        raise ValueError(
-            f"cannot resume {path} with {num_processes} processes: it was made with {saved['num_processes']}, "
-            "and their number decides the batches; start as many, or choose another --out"
-        )

@@ -7,7 +7,10 @@ from timm.models import save_for_hf
 from timm.utils import unwrap_model
 from torch import nn
 
-__all__ = ["export_model"]
+__all__ = ["CARD", "FILES", "export_model"]
+
+CARD = "README.md"
+FILES = ("config.json", "model.safetensors", CARD)
 
 
 def export_model(
@@ -18,8 +21,9 @@ def export_model(
     crop_pct: float,
     crop_mode: str = "center",
     interpolation: str = "bicubic",
+    card: str | None = None,
 ) -> Path:
-    """Write `config.json` and `model.safetensors`.
+    """Write `config.json` and `model.safetensors`; with `card`, its text as the model card `README.md`.
 
     `timm.create_model("local-dir:FOLDER", pretrained=True)` reads them; without `pretrained` timm builds the
     same model with fresh weights. The configuration holds what builds it (image and patch size, width, ...),
@@ -33,4 +37,6 @@ def export_model(
         model_config={"label_names": [str(name) for name in class_names]},
         data_config={"crop_pct": crop_pct, "crop_mode": crop_mode, "interpolation": interpolation},
     )
+    if card is not None:
+        (folder / CARD).write_text(card, encoding="utf-8")
     return folder

@@ -1,7 +1,7 @@
 """The training loop: one recipe in, one trained model out. It knows no method by name.
 
-A run's folder holds `recipe.yaml`, `metrics.jsonl` (a line per epoch), `tensorboard/`, `checkpoint.pt`,
-`result.json` and, as a plain timm checkpoint, `model/`.
+A run's folder holds `recipe.yaml`, `metrics.jsonl` (a line per epoch), `tensorboard/`, `checkpoint.pt` and the one
+before it, `result.json` and, as a plain timm checkpoint, `model/`.
 """
 
 import contextlib
@@ -9,8 +9,9 @@ import dataclasses
 import json
 import math
 import os
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,18 +20,19 @@ import torch
 from accelerate.utils import set_seed
 from rich.console import Console
 from torch import Tensor, nn
-from torchmetrics.classification import MulticlassAccuracy
 
 import attnmix
 from attnmix.data import evaluation_settings
 from attnmix.evaluation.accuracy import evaluate_accuracy
 from attnmix.methods.label_source import check_label_maps
-from attnmix.training.checkpoint import Position, check_can_go_on, load_checkpoint, load_run, save_run
+from attnmix.training.card import model_card
+from attnmix.training.checkpoint import CHECKPOINT, has_checkpoint, load_latest
 from attnmix.training.export import export_model
 from attnmix.training.loader import create_loaders, epoch_batches, set_epoch
 from attnmix.training.progress import epoch_line, progress_bar
 from attnmix.training.reading import save_recipe
 from attnmix.training.recipe import Recipe
+from attnmix.training.resuming import Position, load_run, refuse_changes, save_run
 from attnmix.training.setup import (
     create_accelerator,
     create_data,
@@ -39,13 +41,19 @@ from attnmix.training.setup import (
     create_scheduler,
     model_inputs,
 )
+from attnmix.training.shares import expected_samples, told_shares
+from attnmix.training.soundness import diverged, first_unsound, keep_batch, unsound_weight
+from attnmix.training.stopping import Stopped, StopRequests
+from attnmix.training.sums import EpochSums
+from attnmix.training.trackers import tracking
+from attnmix.training.worker_faults import explain_dead_workers
 
-__all__ = ["TrainingResult", "has_checkpoint", "train"]
+__all__ = ["TrainingResult", "train"]
 
-CHECKPOINT = "checkpoint.pt"
 RECIPE = "recipe.yaml"
 CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
 CHECK_SECONDS = 1.0  # after which slow steps are looked at sooner
+SKIPPED_ON_END = 10  # updates skipped one after the other are no accident
 
 
 @dataclass
@@ -72,23 +80,25 @@ class TrainingResult:
     """The checkpoint's file."""
 
 
-def has_checkpoint(out: str | os.PathLike[str]) -> bool:
-    """Whether the folder `out` holds a run that can be resumed."""
-    return (Path(out) / CHECKPOINT).is_file()
-
-
 def train(
-    recipe: Recipe, out: str | os.PathLike[str], *, resume: bool = False, progress: bool = True
+    recipe: Recipe,
+    out: str | os.PathLike[str],
+    *,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = True,
 ) -> TrainingResult:
     """Train by `recipe` and leave everything in the folder `out`.
 
     Initial weights and the order of the data depend on the seed, never on the method. A run that is resumed
-    goes on as if it had never stopped: on a CPU to the same bits.
+    goes on as if it had never stopped: on a CPU to the same bits. SIGINT, SIGTERM, SIGUSR1 and SIGHUP end it after
+    the step that it is in, with a checkpoint.
 
     Args:
         recipe: see `attnmix.training.load_recipe`.
         out: the run's folder; made where missing.
         resume: go on from `out`'s checkpoint; more epochs than before extend the run.
+        force: resume although the recipe, or the number of processes, is another than the run's.
         progress: show a bar on a terminal, and a line per epoch.
 
     Raises:
@@ -96,183 +106,379 @@ def train(
         FileExistsError: `out` holds a run and `resume` is off.
         FileNotFoundError: nothing to resume.
         FloatingPointError: the loss or a weight is not finite; names the epoch. The checkpoint is older.
+        OSError: something cannot be written; the last checkpoint is whole.
+        Stopped: a signal ended it; the checkpoint is of that moment. It is a `KeyboardInterrupt`.
     """
-    out = Path(out)
-    checkpoint = out / CHECKPOINT
-    if has_checkpoint(out) and not resume:
-        raise FileExistsError(f"{out} already holds a run: add --resume to go on with it, or choose another --out")
-    saved = load_checkpoint(checkpoint) if resume else None
+    run = _Run(recipe, Path(out), resume=resume, force=force, progress=progress)
+    first = run.position.epoch
+    with tracking(run.accelerator, recipe, run.out, first_epoch=first, resumed=resume) as run.track:
+        with (
+            StopRequests() as run.requests,
+            run.progress_bar() as run.bar,
+            _explained(run),
+            explain_dead_workers(),
+        ):
+            for epoch in range(first + 1, recipe.epochs + 1):
+                run.train_epoch(epoch)
+                run.end_epoch(epoch)
+        return run.conclude()
 
-    # ------------------------------------------------------------ set up
-    if recipe.threads is not None:
-        torch.set_num_threads(recipe.threads)
-    accelerator = create_accelerator(recipe, out)
-    if saved is not None:
-        check_can_go_on(saved, recipe, num_processes=accelerator.num_processes, path=checkpoint)
-    is_main = accelerator.is_main_process
-    console = Console(quiet=not (progress and is_main))
 
-    train_data, eval_data = create_data(recipe)
-    num_classes = train_data.num_classes
-    model = create_model(recipe, num_classes=num_classes)
-    method = attnmix.create_method(
-        recipe.method, num_classes=num_classes, **{"seed": recipe.seed, **recipe.method_options}
-    )
-    check_label_maps(method, given=recipe.label_maps is not None)
-    set_seed(recipe.seed, device_specific=True)  # dropout and stochastic depth, other on every process
-    task = attnmix.MixTask(model, method).to(accelerator.device)
-    optimizer = create_optimizer(task.get_trainable_module(), recipe)
-    if recipe.compile:
-        task.compile()
-    train_loader, eval_loader = create_loaders(train_data, eval_data, recipe, accelerator)
-    step, optimizer = accelerator.prepare(task, optimizer)  # step(images, labels): the task, DDP, autocast
-    if recipe.ema is not None:
-        task.setup_ema(decay=recipe.ema, use_warmup=True)  # else a short run's is still its first weights
+class _Run:
+    """A run: what it is made of, and how far it is."""
 
-    batches = len(train_loader)
-    updates_per_epoch = math.ceil(batches / recipe.accumulation_steps)
-    scheduler = create_scheduler(optimizer, recipe, updates_per_epoch=updates_per_epoch)
-    first_epoch, updates, history = 0, 0, []
-    if saved is not None:
-        load_run(saved, task, optimizer, accelerator=accelerator)
-        first_epoch, updates, history = saved["epoch"], saved["updates"], saved["history"]
-        scheduler.step_update(updates)  # by the schedule of now, which may have more epochs
-    if is_main:
-        out.mkdir(parents=True, exist_ok=True)
-        save_recipe(recipe, out / RECIPE)
-        _write_lines(out / "metrics.jsonl", history)
-    accelerator.init_trackers("tensorboard", init_kwargs={"tensorboard": {"purge_step": first_epoch + 1}})
-    schedule = recipe.schedule
-    if schedule.warmup_epochs >= recipe.epochs:
-        console.print(
-            f"note: all {recipe.epochs} epochs are warm-up (schedule.warmup_epochs {schedule.warmup_epochs})"
+    requests: StopRequests
+    bar: Callable[..., None]
+    track: Callable[[Mapping[str, float]], None]
+
+    def __init__(self, recipe: Recipe, out: Path, *, resume: bool, force: bool, progress: bool) -> None:
+        if has_checkpoint(out) and not resume:
+            raise FileExistsError(
+                f"{out} already holds a run: add --resume to go on with it, or choose another --out"
+            )
+        self.recipe, self.out = recipe, out
+        saved, notice = load_latest(out) if resume else (None, None)
+        if recipe.threads is not None:
+            torch.set_num_threads(recipe.threads)
+        self.accelerator = create_accelerator(recipe, out)
+        self.is_main = self.accelerator.is_main_process
+        self.console = Console(quiet=not (progress and self.is_main))
+        notes = [] if notice is None else [notice]
+        if saved is not None:
+            processes = self.accelerator.num_processes
+            notes += refuse_changes(saved, recipe, num_processes=processes, path=self.checkpoint, force=force)
+
+        train_data, eval_data = create_data(recipe)
+        self.class_names = [str(name) for name in train_data.class_names]
+        self.num_classes = train_data.num_classes
+        model = create_model(recipe, num_classes=self.num_classes)
+        method = attnmix.create_method(
+            recipe.method, num_classes=self.num_classes, **{"seed": recipe.seed, **recipe.method_options}
         )
-
-    # ------------------------------------------------------------ train
-    measured: dict[str, Any] | None = None
-    accuracy = MulticlassAccuracy(num_classes, average="micro", validate_args=False).to(accelerator.device)
-    bar_options = {"total": recipe.epochs * batches, "done": first_epoch * batches}
-    with _advice_on_memory(recipe, accelerator.device), progress_bar(console, **bar_options) as bar:
-        for epoch in range(first_epoch + 1, recipe.epochs + 1):
-            started = looked = time.perf_counter()
-            set_epoch(train_loader, epoch - 1)
-            task.get_trainable_module().train()
-            optimizer.zero_grad()
-            accuracy.reset()
-            sums: dict[str, Tensor | int] = {}  # over images; on the device, so as not to wait for it
-            images_seen, unchecked = 0, []
-            for index, (images, labels), is_last in epoch_batches(train_loader, batches):
-                images = images.to(accelerator.device, non_blocking=True)
-                labels = labels.to(accelerator.device, non_blocking=True)
-                # Gradients gather over a window of batches; the last window of an epoch may be shorter.
-                window_start = index - index % recipe.accumulation_steps
-                window = min(recipe.accumulation_steps, batches - window_start)
-                is_update = is_last or index + 1 == window_start + window
-                with contextlib.nullcontext() if is_update else accelerator.no_sync(step):
-                    result = step(images, labels)
-                    accelerator.backward(result["loss"] / window)
-                if is_update:
-                    if index + 1 < window_start + window:  # a stream that ended before its time
-                        _scale_gradients(task.get_clip_parameters(), window / (index + 1 - window_start))
-                    if recipe.clip_grad is not None:
-                        accelerator.clip_grad_norm_(task.get_clip_parameters(), recipe.clip_grad)
-                    first = optimizer.param_groups[0]
-                    lr = first["lr"] / first.get("lr_scale", 1.0)  # the rate before layer_decay
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    updates += 1
-                    scheduler.step_update(updates)
-                    if recipe.ema is not None:
-                        task.update_ema(step=updates)
-
-                loss = result["loss"].detach()
-                parts = {f"loss_{name}": part for name, part in result["losses"].items()}
-                parts |= {f"stat_{name}": value for name, value in result["stats"].items()}
-                for name, value in {"train_loss": loss, **parts}.items():
-                    sums[name] = sums.get(name, 0) + value.detach().float() * len(images)
-                accuracy.update(result["output"].argmax(dim=1), result["target"].argmax(dim=1))
-                images_seen += len(images) * accelerator.num_processes
-                unchecked.append(loss)
-                now = time.perf_counter()
-                if len(unchecked) == CHECK_EVERY or now - looked > CHECK_SECONDS or is_last:
-                    _check_losses(unchecked, epoch=epoch, last_step=index + 1, out=out)
-                    looked = time.perf_counter()
-                    speed = images_seen / (looked - started)
-                    bar(epoch, len(unchecked), loss=loss, accuracy=accuracy, speed=speed)
-                    unchecked = []
-
-            # -------------------------------------------------------- end of the epoch
-            if not sums:
-                raise ValueError(f"the training data {recipe.data} gave not one batch in epoch {epoch}")
-            seconds = time.perf_counter() - started
-            updates = epoch * updates_per_epoch  # also after a stream that ended before its time
-            scheduler.step_update(updates)
-            _check_weights(task.get_trainable_module(), epoch=epoch, out=out)
-            entry: dict[str, float] = {"epoch": epoch, "lr": lr}
-            totals = accelerator.reduce(torch.stack([torch.as_tensor(s) for s in sums.values()]), "sum")
-            entry.update(zip(sums, (totals / images_seen).tolist(), strict=True))
-            entry["train_top1"] = 100 * accuracy.compute().item()
-            is_last_epoch = epoch == recipe.epochs
-            if epoch % recipe.eval_every == 0 or is_last_epoch:
-                for prefix in ("eval", "ema") if recipe.ema is not None else ("eval",):
-                    eval_model = task.get_eval_model(ema=prefix == "ema")
-                    measured = evaluate_accuracy(eval_model, eval_loader, num_classes, accelerator)
-                    if not math.isfinite(measured["loss"]):
-                        raise _diverged(f"the evaluated loss is {measured['loss']} after epoch {epoch}", out)
-                    for name in ("loss", "top1", "top5"):
-                        if measured[name] is not None:
-                            entry[f"{prefix}_{name}"] = measured[name]
-            entry.update(seconds=seconds, images_per_second=images_seen / seconds)
-            history.append(entry)
-            accelerator.log({name: value for name, value in entry.items() if name != "epoch"}, step=epoch)
-            if is_main:
-                _write_lines(out / "metrics.jsonl", history)
-            console.print(epoch_line(entry, recipe.epochs), highlight=False, soft_wrap=True)
-            if epoch % recipe.checkpoint_every == 0 or is_last_epoch:
-                position = Position(epoch=epoch, updates=updates, history=history)
-                save_run(checkpoint, task, optimizer, position, accelerator=accelerator, recipe=recipe)
-
-    # ------------------------------------------------------------ what it came to
-    final_model = task.get_eval_model(ema=recipe.ema is not None)
-    if measured is None:  # a finished run, resumed
-        measured = evaluate_accuracy(final_model, eval_loader, num_classes, accelerator)
-    total = sum(entry["seconds"] for entry in history)
-    images = sum(entry["seconds"] * entry["images_per_second"] for entry in history)
-    result = TrainingResult(
-        **measured,
-        class_names=[str(name) for name in train_data.class_names],
-        history=history,
-        seconds=total,
-        images_per_second=images / total,
-        model=str(out / "model"),
-        checkpoint=str(checkpoint),
-    )
-    if is_main:
-        export_model(
-            final_model,
-            out / "model",
-            class_names=result.class_names,
-            **evaluation_settings(
-                recipe.data, model_inputs(recipe)["input_size"], dataclasses.asdict(recipe.augment)
-            ),
+        check_label_maps(method, given=recipe.label_maps is not None)
+        set_seed(recipe.seed, device_specific=True)  # dropout and stochastic depth, other on every process
+        self.task = attnmix.MixTask(model, method).to(self.device)
+        optimizer = create_optimizer(self.task.get_trainable_module(), recipe)
+        if recipe.compile:
+            self.task.compile()
+        self.train_loader, self.eval_loader = create_loaders(train_data, eval_data, recipe, self.accelerator)
+        self._expected = expected_samples(
+            train_data,
+            batch_size=recipe.batch_size,
+            processes=self.accelerator.num_processes,
+            workers=recipe.loader.workers,
         )
-        text = json.dumps(dataclasses.asdict(result), indent=1, allow_nan=False)
-        (out / "result.json").write_text(text, encoding="utf-8")
-    accelerator.wait_for_everyone()  # no process ends the group while another still needs it
-    accelerator.end_training()
-    return result
+        # step(images, labels): the task, DDP, autocast
+        self.step, self.optimizer = self.accelerator.prepare(self.task, optimizer)
+        if recipe.ema is not None:
+            self.task.setup_ema(decay=recipe.ema, use_warmup=True)  # else a short run's is still its first weights
+
+        self.batches = len(self.train_loader)
+        self.updates_per_epoch = math.ceil(self.batches / recipe.accumulation_steps)
+        self.scheduler = create_scheduler(self.optimizer, recipe, updates_per_epoch=self.updates_per_epoch)
+        self.position, self._begun = Position(), None
+        if saved is not None:
+            self.position, self._begun = load_run(saved, self.task, self.optimizer, accelerator=self.accelerator)
+            if self.position.batch and (notes or self._begun is None):
+                notes.append(f"epoch {self.position.epoch + 1} begins anew")
+                self.position.batch, self._begun = 0, None
+                self.position.updates = self.position.epoch * self.updates_per_epoch
+            self.scheduler.step_update(self.position.updates)  # by the schedule of now, which may have more epochs
+        self.measured: dict[str, Any] | None = None
+        self._saved_at, self._skipped_on_end = time.monotonic(), 0
+        self._stop_by = self._is_due = 0
+        self._begin(notes)
+
+    def _begin(self, notes: list[str]) -> None:
+        """Write what is known, and say what ought to be."""
+        if self.is_main:
+            self.out.mkdir(parents=True, exist_ok=True)
+            save_recipe(self.recipe, self.out / RECIPE)
+            _write_lines(self.out / "metrics.jsonl", self.position.history)
+        warmup = self.recipe.schedule.warmup_epochs
+        if warmup >= self.recipe.epochs:
+            notes.append(f"all {self.recipe.epochs} epochs are warm-up (schedule.warmup_epochs {warmup})")
+        for note in notes:
+            self.console.print(f"note: {note}", highlight=False, soft_wrap=True)
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process trains."""
+        return self.accelerator.device
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint's file."""
+        return self.out / CHECKPOINT
+
+    def progress_bar(self) -> Any:
+        """The bar of all epochs' steps."""
+        done = self.position.epoch * self.batches + self.position.batch
+        return progress_bar(self.console, total=self.recipe.epochs * self.batches, done=done)
+
+    # ------------------------------------------------------------ an epoch
+
+    def train_epoch(self, epoch: int) -> None:
+        """The epoch's batches that are not done yet."""
+        recipe, position = self.recipe, self.position
+        self.sums = EpochSums(self.num_classes, self.accelerator)
+        if self._begun is not None:
+            self.sums.load(self._begun)
+            self._begun = None
+        set_epoch(self.train_loader, epoch - 1)
+        self.task.get_trainable_module().train()
+        self.optimizer.zero_grad()
+        unchecked: list[Tensor] = []
+        looked = time.perf_counter()
+        batches = epoch_batches(self.train_loader, self.batches, first=position.batch)
+        for index, (images, labels), is_last in batches:
+            images = images.to(self.device, non_blocking=True)
+            labels = labels.to(self.device, non_blocking=True)
+            # Gradients gather over a window of batches; the last window of an epoch may be shorter.
+            window_start = index - index % recipe.accumulation_steps
+            window = min(recipe.accumulation_steps, self.batches - window_start)
+            is_update = is_last or index + 1 == window_start + window
+            with contextlib.nullcontext() if is_update else self.accelerator.no_sync(self.step):
+                result = self.step(images, labels)
+                self.accelerator.backward(result["loss"] / window)
+            if is_update:
+                if index + 1 < window_start + window:  # a stream that ended before its time
+                    _scale_gradients(self.task.get_clip_parameters(), window / (index + 1 - window_start))
+                self._update(epoch, index, (images, labels))
+                position.batch = index + 1
+            if recipe.nonfinite == "stop" or result["loss"].isfinite():
+                self.sums.add(result, len(images))
+            unchecked.append(result["loss"].detach())
+            waited = self._is_alone and time.perf_counter() - looked > CHECK_SECONDS
+            if len(unchecked) == CHECK_EVERY or waited or is_last:
+                self._look(epoch, index + 1, unchecked)
+                looked, unchecked = time.perf_counter(), []
+            if is_update:
+                self._obey()
+        if not self.sums and not self.sums.skipped:
+            raise ValueError(f"the training data {recipe.data} gave not one batch in epoch {epoch}")
+        if not self.sums:
+            raise diverged(f"not one loss of epoch {epoch} is finite", kept=self.kept())
+        self.sums.freeze()
+        if epoch == 1:
+            told = told_shares(
+                self.accelerator, self.sums.images // self.accelerator.num_processes, **self._expected
+            )
+            self.console.print(told, highlight=False, soft_wrap=True)
+
+    def _update(self, epoch: int, index: int, batch: tuple[Tensor, Any]) -> None:
+        """Move the weights by the gathered gradients."""
+        limit, skips = self.recipe.clip_grad, self.recipe.nonfinite == "skip"
+        norm = torch.zeros(())
+        if limit is not None or skips:
+            parameters = self.task.get_clip_parameters()
+            norm = self.accelerator.clip_grad_norm_(parameters, math.inf if limit is None else limit)
+        first = self.optimizer.param_groups[0]
+        self.sums.lr = first["lr"] / first.get("lr_scale", 1.0)  # the rate before layer_decay
+        # the gradients' norm is the same in all processes; with fp16 the scaler skips by itself
+        if skips and self.accelerator.scaler is None and not torch.as_tensor(norm).isfinite():
+            self._skip(epoch, index, batch)
+        else:
+            self.optimizer.step()
+            self._skipped_on_end = 0
+        self.optimizer.zero_grad()
+        self.position.updates += 1
+        self.scheduler.step_update(self.position.updates)
+        if self.recipe.ema is not None:
+            self.task.update_ema(step=self.position.updates)
+
+    def _skip(self, epoch: int, index: int, batch: tuple[Tensor, Any]) -> None:
+        """Leave this update out, and keep the first batch of such."""
+        self.sums.skipped += 1
+        self._skipped_on_end += 1
+        kept = ""
+        if self.sums.skipped == 1:
+            kept = ": " + keep_batch(*batch, self.out, epoch=epoch, step=index + 1, process=self._rank)
+        what = f"a gradient is not finite in epoch {epoch}, step {index + 1}"
+        if self._skipped_on_end == SKIPPED_ON_END:
+            raise diverged(f"{what}, the {SKIPPED_ON_END}th update skipped on end", kept=self.kept())
+        self.console.print(f"note: {what}: update skipped{kept}", highlight=False, soft_wrap=True)
+
+    def _look(self, epoch: int, step: int, losses: list[Tensor]) -> None:
+        """Wait for the device: are the losses sound, is a checkpoint due, has anybody asked to stop?"""
+        bad = first_unsound(losses) if self.recipe.nonfinite == "stop" else None
+        self._stop_by, self._is_due, any_bad = self.requests.agreed(
+            self.accelerator, self._minutes_passed(), bad is not None
+        )
+        if any_bad:
+            number = step - len(losses) + (bad or 0)
+            # all processes ask for their batch, since loaders agree on their random states
+            set_epoch(self.train_loader, epoch - 1)
+            _, (images, labels), _ = next(epoch_batches(self.train_loader, self.batches, first=number))
+            if bad is None:
+                raise diverged(f"the loss of another process is not finite in epoch {epoch}", kept=self.kept())
+            what = f"the loss is {losses[bad].item()} in epoch {epoch}, step {number + 1}"
+            told = keep_batch(images, labels, self.out, epoch=epoch, step=number + 1, process=self._rank)
+            raise diverged(f"{what} ({told})", kept=self.kept())
+        sums = self.sums
+        self.bar(epoch, len(losses), loss=losses[-1], accuracy=sums.accuracy, speed=sums.speed)
+
+    def _obey(self) -> None:
+        """After an update: stop where all processes agreed to, or write the checkpoint that is due."""
+        if self._is_alone:
+            self._stop_by = self.requests.received
+        if self._stop_by:
+            self._stop(self._stop_by)
+        elif self._is_due:
+            self._is_due = 0
+            self._save(self.sums)
+
+    # ------------------------------------------------------------ between epochs
+
+    def end_epoch(self, epoch: int) -> None:
+        """Evaluate, write the epoch's numbers and the checkpoint."""
+        recipe, position = self.recipe, self.position
+        position.updates = epoch * self.updates_per_epoch  # also after a stream that ended before its time
+        self.scheduler.step_update(position.updates)
+        unsound = unsound_weight(self.task.get_trainable_module())
+        if unsound is not None:
+            raise diverged(f"{unsound} is not finite after epoch {epoch}", kept=self.kept())
+        entry: dict[str, float] = {"epoch": epoch, **self.sums.entry()}
+        is_last = epoch == recipe.epochs
+        if epoch % recipe.eval_every == 0 or is_last:
+            entry.update(self._evaluate(epoch))
+        entry.update(seconds=self.sums.seconds, images_per_second=self.sums.speed)
+        position.history.append(entry)
+        position.epoch, position.batch = epoch, 0
+        self.track(entry)
+        if self.is_main:
+            _write_lines(self.out / "metrics.jsonl", position.history)
+        self.console.print(epoch_line(entry, recipe.epochs), highlight=False, soft_wrap=True)
+        (stop,) = self.requests.agreed(self.accelerator)
+        if epoch % recipe.checkpoint_every == 0 or is_last:
+            self._save()
+        if stop and not is_last:
+            self._stop(stop)
+
+    def _evaluate(self, epoch: int) -> dict[str, float]:
+        found = {}
+        for prefix in ("eval", "ema") if self.recipe.ema is not None else ("eval",):
+            model = self.task.get_eval_model(ema=prefix == "ema")
+            self.measured = evaluate_accuracy(model, self._watched(), self.num_classes, self.accelerator)
+            if not math.isfinite(self.measured["loss"]):
+                what = f"the evaluated loss is {self.measured['loss']} after epoch {epoch}"
+                raise diverged(what, kept=self.kept())
+            for name in ("loss", "top1", "top5"):
+                if self.measured[name] is not None:
+                    found[f"{prefix}_{name}"] = self.measured[name]
+        return found
+
+    def _watched(self) -> Iterator[Any]:
+        """Evaluation batches; a long evaluation need not be waited for: resuming does it again."""
+        for index, batch in enumerate(self.eval_loader):
+            if self._is_alone or index % CHECK_EVERY == CHECK_EVERY - 1:
+                (stop,) = self.requests.agreed(self.accelerator)
+                if stop:
+                    self._stop(stop)
+            yield batch
+
+    def conclude(self) -> TrainingResult:
+        """Export the model, and write what it came to."""
+        recipe, history = self.recipe, self.position.history
+        model = self.task.get_eval_model(ema=recipe.ema is not None)
+        if self.measured is None:  # a finished run, resumed
+            self.measured = evaluate_accuracy(model, self.eval_loader, self.num_classes, self.accelerator)
+        total = sum(entry["seconds"] for entry in history)
+        images = sum(entry["seconds"] * entry["images_per_second"] for entry in history)
+        result = TrainingResult(
+            **self.measured,
+            class_names=self.class_names,
+            history=history,
+            seconds=total,
+            images_per_second=images / total,
+            model=str(self.out / "model"),
+            checkpoint=str(self.checkpoint),
+        )
+        if self.is_main:
+            export_model(
+                model,
+                self.out / "model",
+                class_names=result.class_names,
+                card=model_card(
+                    recipe,
+                    name=self.out.resolve().name,
+                    class_names=result.class_names,
+                    top1=result.top1,
+                    top5=result.top5,
+                    loss=result.loss,
+                    images=sum(map(sum, result.confusion)),
+                    processes=self.accelerator.num_processes,
+                ),
+                **evaluation_settings(
+                    recipe.data, model_inputs(recipe)["input_size"], dataclasses.asdict(recipe.augment)
+                ),
+            )
+            text = json.dumps(dataclasses.asdict(result), indent=1, allow_nan=False)
+            _write(self.out / "result.json", text)
+        self.accelerator.wait_for_everyone()  # no process ends the group while another still needs it
+        self.accelerator.end_training()
+        return result
+
+    # ------------------------------------------------------------ checkpoints
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.accelerator.num_processes == 1
+
+    @property
+    def _rank(self) -> int:
+        return self.accelerator.process_index
+
+    def _minutes_passed(self) -> bool:
+        minutes = self.recipe.checkpoint_minutes
+        return self.is_main and minutes is not None and time.monotonic() - self._saved_at > 60 * minutes
+
+    def _save(self, sums: EpochSums | None = None) -> None:
+        options = {"accelerator": self.accelerator, "recipe": self.recipe}
+        save_run(self.checkpoint, self.task, self.optimizer, self.position, sums=sums, **options)
+        self._saved_at = time.monotonic()
+
+    def _stop(self, number: int) -> None:
+        self._save(self.sums if self.position.batch else None)
+        self.accelerator.end_training()
+        raise Stopped(number)
+
+    def kept(self) -> str:
+        """What of the run is there still."""
+        if not has_checkpoint(self.out):
+            return "no checkpoint yet"
+        return f"the checkpoint in {self.out} is of an earlier moment"
 
 
 # ------------------------------------------------------------------ what may go wrong
 
 
+# what a process is told of when another of its run ends
+_LOST = re.compile(
+    "connection (closed|reset|refused|was)|socket|broken pipe|nccl|remote process exited", re.IGNORECASE
+)
+
+
 @contextlib.contextmanager
-def _advice_on_memory(recipe: Recipe, device: torch.device) -> Iterator[None]:
+def _explained(run: "_Run") -> Iterator[None]:
+    """Errors that the user can do something about, in words."""
     try:
         yield
     except torch.OutOfMemoryError as error:
+        batch = run.recipe.batch_size
+        halves = (
+            f"batch_size {batch // 2} and accumulation_steps {2 * run.recipe.accumulation_steps} train the same"
+        )
         raise ValueError(
-            f"batch_size {recipe.batch_size} does not fit on {device}: lower it and raise accumulation_steps"
+            f"batch_size {batch} does not fit on {run.device}: {halves if batch > 1 else 'take a smaller model'}"
+            + ("" if run.recipe.grad_checkpointing else "; so does grad_checkpointing true, in a third more time")
+        ) from error
+    except RuntimeError as error:
+        if run.accelerator.num_processes == 1 or not _LOST.search(str(error)):
+            raise
+        raise ConnectionError(
+            f"another process of this run has ended, so process {run.accelerator.process_index} ends too; "
+            f"{run.kept()}"
         ) from error
 
 
@@ -282,27 +488,11 @@ def _scale_gradients(parameters: Iterable[nn.Parameter], factor: float) -> None:
             parameter.grad.mul_(factor)
 
 
-def _diverged(what: str, out: Path) -> FloatingPointError:
-    kept = f"the checkpoint in {out} is of an earlier epoch" if has_checkpoint(out) else "no checkpoint yet"
-    return FloatingPointError(f"{what}: {kept}; try a lower lr, clip_grad 1.0, or precision no")
-
-
-def _check_weights(module: nn.Module, *, epoch: int, out: Path) -> None:
-    finite = torch.stack([parameter.isfinite().all() for parameter in module.parameters()])
-    if not finite.all():
-        names = [name for name, _ in module.named_parameters()]
-        raise _diverged(f"{names[int(finite.logical_not().nonzero()[0])]} is not finite after epoch {epoch}", out)
-
-
-def _check_losses(losses: list[Tensor], *, epoch: int, last_step: int, out: Path) -> None:
-    finite = torch.stack(losses).isfinite()
-    if not finite.all():
-        bad = int(finite.logical_not().nonzero()[0])
-        step = last_step - len(losses) + 1 + bad
-        raise _diverged(f"the loss is {losses[bad].item()} in epoch {epoch}, step {step}", out)
-
-
 def _write_lines(path: Path, entries: list[dict[str, float]]) -> None:
+    _write(path, "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
+
+
+def _write(path: Path, text: str) -> None:
     aside = path.with_name(path.name + ".part")
-    aside.write_text("".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries), encoding="utf-8")
+    aside.write_text(text, encoding="utf-8")
     os.replace(aside, path)

@@ -175,6 +175,8 @@ class Recipe:
     """Mixed precision: no is float32 throughout; fp16 needs a GPU."""
     compile: bool = False
     """torch.compile the model."""
+    grad_checkpointing: bool = False
+    """Compute activations again in the backward pass: much less memory, a third more time."""
     accumulation_steps: int = 1
     """Steps whose gradients are averaged into one update."""
     clip_grad: float | None = None
@@ -188,6 +190,13 @@ class Recipe:
     """Evaluate after every so many epochs, and after the last."""
     checkpoint_every: int = 1
     """Write the checkpoint after every so many epochs, and after the last."""
+    checkpoint_minutes: float | None = 10.0
+    """In long epochs also after so many minutes; null: between epochs alone. The last two are kept."""
+    nonfinite: Literal["stop", "skip"] = "stop"
+    """What a NaN or infinite loss does: stop ends the run; skip leaves that update out, up to 10 on end, and waits
+    for the device at every update. The batch that did it is kept in OUT."""
+    trackers: list[str] = field(default_factory=lambda: ["tensorboard"])
+    """Where the curves go besides metrics.jsonl: tensorboard, wandb, mlflow, each by name; [] is none."""
     optimizer: Optimizer = field(default_factory=Optimizer)
     """How the weights move."""
     schedule: Schedule = field(default_factory=Schedule)
@@ -213,6 +222,8 @@ class Recipe:
         _require(right_device, "device", self.device, "auto, cpu, cuda, cuda:0, cuda:1, ... or mps")
         if self.clip_grad is not None:
             _require(self.clip_grad > 0, "clip_grad", self.clip_grad, "above 0, or null for no clipping")
+        minutes = self.checkpoint_minutes
+        _require(minutes is None or minutes >= 0, "checkpoint_minutes", minutes, "0 or more, or null")
         if self.ema is not None:
             _require(0 < self.ema < 1, "ema", self.ema, "in (0, 1), or null for none")
         if self.threads is not None:

@@ -26,6 +26,7 @@ from attnmix.mixing import LabelMaps
 from attnmix.training.loader import order_seed
 from attnmix.training.reading import nearest
 from attnmix.training.recipe import Recipe
+from attnmix.training.trackers import check_trackers
 
 __all__ = [
     "create_accelerator",
@@ -44,7 +45,7 @@ def create_model(recipe: Recipe, *, num_classes: int) -> nn.Module:
         ValueError: unknown model or option, weights that do not fit; names the nearest model.
     """
     torch.manual_seed(recipe.seed)
-    model = _build_model(recipe, num_classes=num_classes)
+    model: Any = _build_model(recipe, num_classes=num_classes)
     if recipe.init is not None:
         if not Path(recipe.init).is_file():
             raise ValueError(f"init: there is no file {recipe.init!r}")
@@ -52,6 +53,13 @@ def create_model(recipe: Recipe, *, num_classes: int) -> nn.Module:
             model.load_state_dict(load_file(recipe.init))
         except Exception as error:  # safetensors has its own error type, torch says RuntimeError
             raise ValueError(f"init: {recipe.init!r} does not fit {recipe.model}: {error}") from error
+    if recipe.grad_checkpointing:
+        try:
+            model.set_grad_checkpointing(True)
+        except (AssertionError, AttributeError, NotImplementedError, TypeError) as error:
+            raise ValueError(
+                f"grad_checkpointing is on, but {recipe.model} offers none: set it to false"
+            ) from error
     return model
 
 
@@ -110,8 +118,9 @@ def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
     """Return the run's own Accelerator.
 
     Raises:
-        ValueError: this machine lacks the recipe's device, or the device its precision.
+        ValueError: this machine lacks the recipe's device or a tracker, or the device its precision.
     """
+    check_trackers(recipe.trackers)
     kind, _, index = recipe.device.partition(":")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
@@ -126,7 +135,6 @@ def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
         accelerator = Accelerator(
             cpu=kind == "cpu",
             mixed_precision=recipe.precision,
-            log_with="tensorboard",
             project_dir=str(out),
             dataloader_config=DataLoaderConfiguration(
                 use_seedable_sampler=True, data_seed=order_seed(recipe), non_blocking=True
