@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO := runs/demo
 
-.PHONY: help demo test check format bench lock clean unsound
+.PHONY: help demo test test-all check format bench lock clean unsound
 
 help:  ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 # An environment that does not run (old Python, no pip, broken links) is as good as none.
 SOUND := $(shell $(BIN)/python -c 'import pip, sys; print(sys.version_info >= (3, 10))' 2>/dev/null)
@@ -29,9 +29,13 @@ demo: $(STAMP)  ## train four methods on the embedded data and write the report 
 	$(BIN)/attnmix compare quickstart --methods none,cutmix,transmix,smmix \
 		--method_options.mixup_prob 0.5 --seeds 0 --out $(DEMO)
 
-test: $(STAMP)  ## all tests, slow ones too: no network, no GPU needed
-	@echo "== running the tests"
-	$(BIN)/python -m pytest
+test: $(STAMP)  ## the quick tests: no network, no GPU needed
+	@echo "== running the quick tests"
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: test  ## all tests: faults, several processes, fuzzing and long runs too
+	@echo "== running the slow tests"
+	$(BIN)/python -m pytest -m slow
 
 check: $(STAMP)  ## format, lint and types
 	@echo "== checking format, lint and types"
