@@ -7,7 +7,7 @@ import torch
 import yaml
 
 from attnmix import cli
-from attnmix.training import loop
+from attnmix.training import assembly, loop
 
 TINY = [
     "--model_options={img_size: 16, patch_size: 8, embed_dim: 16, depth: 1, num_heads: 2}",
@@ -148,7 +148,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     )
     assert train(f"--out={tmp_path}", "--resume") == 0
 
-    monkeypatch.setattr(loop, "create_model", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(assembly, "create_model", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     assert train(f"--out={tmp_path / 'early'}") == 130
     assert "interrupted; no checkpoint yet: start again" in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from attnmix.training.faults import explain_dead_workers
 from attnmix.training.loader import (
     ReproducibleItems,
     ReproducibleStream,
@@ -18,7 +19,6 @@ from attnmix.training.loader import (
 )
 from attnmix.training.setup import create_accelerator
 from attnmix.training.shares import EvenedBatches
-from attnmix.training.worker_faults import explain_dead_workers
 
 
 class Random(Dataset):

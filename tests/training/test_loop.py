@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 
 import attnmix
 from attnmix.data import LabelledImages, create_datasets
-from attnmix.training import loop, setup, train
+from attnmix.training import assembly, loop, setup, train
 from attnmix.training.setup import create_model
 
 
@@ -299,7 +299,7 @@ def test_streams_that_give_more_or_fewer_batches_than_they_say(tiny, tmp_path, m
         return Counting(module.parameters(), lr=recipe.lr)
 
     monkeypatch.setattr(setup, "create_datasets", datasets)
-    monkeypatch.setattr(loop, "create_optimizer", optimizer)
+    monkeypatch.setattr(assembly, "create_optimizer", optimizer)
     result = train(tiny(accumulation_steps=2, method="none", clip_grad=None), tmp_path, progress=False)
     batches = min(5, given // 8 + (given % 8 > 0))
     assert len(updates) == 2 * math.ceil(batches / 2)
@@ -450,7 +450,7 @@ def test_grad_checkpointing_computes_twice_and_changes_nothing(tiny, tmp_path, m
 def test_a_model_without_grad_checkpointing_is_named(tiny):
     recipe = dataclasses.replace(tiny(), model="cspresnet50", model_options={}, grad_checkpointing=True)
     with pytest.raises(ValueError, match="grad_checkpointing is on, but cspresnet50 offers none: set it to false"):
-        loop.create_model(recipe, num_classes=10)
+        assembly.create_model(recipe, num_classes=10)
 
 
 def test_the_end_of_another_process_is_told(tiny, tmp_path, monkeypatch):

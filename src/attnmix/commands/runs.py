@@ -4,6 +4,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,9 +26,11 @@ from attnmix.task import MixTask
 from attnmix.training import Recipe, load_recipe, train
 from attnmix.training.checkpoint import has_checkpoint
 from attnmix.training.loop import RECIPE
+from attnmix.training.resuming import FREE_ON_RESUME
 from attnmix.training.setup import create_data, create_model
 
 ENTRY = "run.json"
+SAVED_WITHIN = 30  # seconds
 LOOKED_AT = 512  # images on which labels are judged
 
 
@@ -138,6 +141,8 @@ def _end_with_parent() -> None:
         parent = multiprocessing.parent_process()
         if parent is not None:
             parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)  # a run under way saves where it is
+            time.sleep(SAVED_WITHIN)
             os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -222,13 +227,13 @@ def _label_content(run: Run, model: Any) -> dict[str, float] | None:
     return label_content_error(model, method, images, labels, masks).as_dict()
 
 
+# groups of the recipe's keys, `loader` for one, go as a whole
+_FREE = {name.partition(".")[0] for name in FREE_ON_RESUME} - {"epochs", "eval_every"}
+
+
 def _decisive(recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe without what changes no result: where and how fast it ran."""
-    return {
-        key: value
-        for key, value in recipe.items()
-        if key not in ("device", "threads", "loader", "checkpoint_every")
-    }
+    return {key: value for key, value in recipe.items() if key not in _FREE}
 
 
 def _plain(recipe: Recipe) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import torch
 from accelerate import Accelerator, skip_first_batches
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from attnmix.training.faults import explain_dead_workers
 from attnmix.training.recipe import Recipe
 from attnmix.training.repeats import RepeatedOrder
 from attnmix.training.shares import EvenedBatches
-from attnmix.training.worker_faults import explain_dead_workers
 
 __all__ = [
     "ReproducibleItems",

@@ -9,44 +9,34 @@ import dataclasses
 import json
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import set_seed
 from rich.console import Console
 from torch import Tensor, nn
 
-import attnmix
 from attnmix.data import evaluation_settings
 from attnmix.evaluation.accuracy import evaluate_accuracy
-from attnmix.methods.label_source import check_label_maps
+from attnmix.training.assembly import Assembly
 from attnmix.training.card import model_card
 from attnmix.training.checkpoint import CHECKPOINT, has_checkpoint, load_latest
 from attnmix.training.export import export_model
-from attnmix.training.loader import create_loaders, epoch_batches, set_epoch
+from attnmix.training.faults import explain_dead_workers, explain_memory_and_lost
+from attnmix.training.loader import epoch_batches, set_epoch
 from attnmix.training.progress import epoch_line, progress_bar
 from attnmix.training.reading import save_recipe
 from attnmix.training.recipe import Recipe
+from attnmix.training.result import TrainingResult, write_lines, write_text
 from attnmix.training.resuming import Position, load_run, refuse_changes, save_run
-from attnmix.training.setup import (
-    create_accelerator,
-    create_data,
-    create_model,
-    create_optimizer,
-    create_scheduler,
-    model_inputs,
-)
-from attnmix.training.shares import expected_samples, told_shares
+from attnmix.training.setup import create_accelerator, model_inputs
+from attnmix.training.shares import told_shares
 from attnmix.training.soundness import diverged, first_unsound, keep_batch, unsound_weight
 from attnmix.training.stopping import Stopped, StopRequests
 from attnmix.training.sums import EpochSums
 from attnmix.training.trackers import tracking
-from attnmix.training.worker_faults import explain_dead_workers
 
 __all__ = ["TrainingResult", "train"]
 
@@ -54,30 +44,6 @@ RECIPE = "recipe.yaml"
 CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
 CHECK_SECONDS = 1.0  # after which slow steps are looked at sooner
 SKIPPED_ON_END = 10  # updates skipped one after the other are no accident
-
-
-@dataclass
-class TrainingResult:
-    """What a run came to, measured with the exported weights (the average's, where `ema` is on)."""
-
-    top1: float
-    """Percent, as top5."""
-    top5: float | None
-    """None with five classes or fewer."""
-    loss: float
-    """Cross-entropy on the evaluation split."""
-    confusion: list[list[int]]
-    """[C][C] counts: confusion[truth][prediction]."""
-    class_names: list[str]
-    history: list[dict[str, float]]
-    """One dictionary per epoch, as in metrics.jsonl."""
-    seconds: float
-    """Time spent training, evaluation left out, summed over all epochs."""
-    images_per_second: float
-    model: str
-    """Folder of the exported model."""
-    checkpoint: str
-    """The checkpoint's file."""
 
 
 def train(
@@ -115,7 +81,7 @@ def train(
         with (
             StopRequests() as run.requests,
             run.progress_bar() as run.bar,
-            _explained(run),
+            explain_memory_and_lost(recipe, run.accelerator, run.kept),
             explain_dead_workers(),
         ):
             for epoch in range(first + 1, recipe.epochs + 1):
@@ -124,7 +90,7 @@ def train(
         return run.conclude()
 
 
-class _Run:
+class _Run(Assembly):
     """A run: what it is made of, and how far it is."""
 
     requests: StopRequests
@@ -143,58 +109,31 @@ class _Run:
         self.accelerator = create_accelerator(recipe, out)
         self.is_main = self.accelerator.is_main_process
         self.console = Console(quiet=not (progress and self.is_main))
-        notes = [] if notice is None else [notice]
+        changes = []
         if saved is not None:
             processes = self.accelerator.num_processes
-            notes += refuse_changes(saved, recipe, num_processes=processes, path=self.checkpoint, force=force)
+            changes = refuse_changes(saved, recipe, num_processes=processes, path=self.checkpoint, force=force)
 
-        train_data, eval_data = create_data(recipe)
-        self.class_names = [str(name) for name in train_data.class_names]
-        self.num_classes = train_data.num_classes
-        model = create_model(recipe, num_classes=self.num_classes)
-        method = attnmix.create_method(
-            recipe.method, num_classes=self.num_classes, **{"seed": recipe.seed, **recipe.method_options}
-        )
-        check_label_maps(method, given=recipe.label_maps is not None)
-        set_seed(recipe.seed, device_specific=True)  # dropout and stochastic depth, other on every process
-        self.task = attnmix.MixTask(model, method).to(self.device)
-        optimizer = create_optimizer(self.task.get_trainable_module(), recipe)
-        if recipe.compile:
-            self.task.compile()
-        self.train_loader, self.eval_loader = create_loaders(train_data, eval_data, recipe, self.accelerator)
-        self._expected = expected_samples(
-            train_data,
-            batch_size=recipe.batch_size,
-            processes=self.accelerator.num_processes,
-            workers=recipe.loader.workers,
-        )
-        # step(images, labels): the task, DDP, autocast
-        self.step, self.optimizer = self.accelerator.prepare(self.task, optimizer)
-        if recipe.ema is not None:
-            self.task.setup_ema(decay=recipe.ema, use_warmup=True)  # else a short run's is still its first weights
-
-        self.batches = len(self.train_loader)
-        self.updates_per_epoch = math.ceil(self.batches / recipe.accumulation_steps)
-        self.scheduler = create_scheduler(self.optimizer, recipe, updates_per_epoch=self.updates_per_epoch)
+        super().__init__(recipe, self.accelerator)
         self.position, self._begun = Position(), None
         if saved is not None:
             self.position, self._begun = load_run(saved, self.task, self.optimizer, accelerator=self.accelerator)
-            if self.position.batch and (notes or self._begun is None):
-                notes.append(f"epoch {self.position.epoch + 1} begins anew")
+            if self.position.batch and (changes or self._begun is None):
+                changes.append(f"epoch {self.position.epoch + 1} begins anew")
                 self.position.batch, self._begun = 0, None
                 self.position.updates = self.position.epoch * self.updates_per_epoch
             self.scheduler.step_update(self.position.updates)  # by the schedule of now, which may have more epochs
         self.measured: dict[str, Any] | None = None
         self._saved_at, self._skipped_on_end = time.monotonic(), 0
         self._stop_by = self._is_due = 0
-        self._begin(notes)
+        self._begin(changes if notice is None else [notice, *changes])
 
     def _begin(self, notes: list[str]) -> None:
         """Write what is known, and say what ought to be."""
         if self.is_main:
             self.out.mkdir(parents=True, exist_ok=True)
             save_recipe(self.recipe, self.out / RECIPE)
-            _write_lines(self.out / "metrics.jsonl", self.position.history)
+            write_lines(self.out / "metrics.jsonl", self.position.history)
         warmup = self.recipe.schedule.warmup_epochs
         if warmup >= self.recipe.epochs:
             notes.append(f"all {self.recipe.epochs} epochs are warm-up (schedule.warmup_epochs {warmup})")
@@ -262,7 +201,7 @@ class _Run:
         self.sums.freeze()
         if epoch == 1:
             told = told_shares(
-                self.accelerator, self.sums.images // self.accelerator.num_processes, **self._expected
+                self.accelerator, self.sums.images // self.accelerator.num_processes, **self.expected_samples
             )
             self.console.print(told, highlight=False, soft_wrap=True)
 
@@ -347,7 +286,7 @@ class _Run:
         position.epoch, position.batch = epoch, 0
         self.track(entry)
         if self.is_main:
-            _write_lines(self.out / "metrics.jsonl", position.history)
+            write_lines(self.out / "metrics.jsonl", position.history)
         self.console.print(epoch_line(entry, recipe.epochs), highlight=False, soft_wrap=True)
         (stop,) = self.requests.agreed(self.accelerator)
         if epoch % recipe.checkpoint_every == 0 or is_last:
@@ -414,7 +353,7 @@ class _Run:
                 ),
             )
             text = json.dumps(dataclasses.asdict(result), indent=1, allow_nan=False)
-            _write(self.out / "result.json", text)
+            write_text(self.out / "result.json", text)
         self.accelerator.wait_for_everyone()  # no process ends the group while another still needs it
         self.accelerator.end_training()
         return result
@@ -450,49 +389,7 @@ class _Run:
         return f"the checkpoint in {self.out} is of an earlier moment"
 
 
-# ------------------------------------------------------------------ what may go wrong
-
-
-# what a process is told of when another of its run ends
-_LOST = re.compile(
-    "connection (closed|reset|refused|was)|socket|broken pipe|nccl|remote process exited", re.IGNORECASE
-)
-
-
-@contextlib.contextmanager
-def _explained(run: "_Run") -> Iterator[None]:
-    """Errors that the user can do something about, in words."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        batch = run.recipe.batch_size
-        halves = (
-            f"batch_size {batch // 2} and accumulation_steps {2 * run.recipe.accumulation_steps} train the same"
-        )
-        raise ValueError(
-            f"batch_size {batch} does not fit on {run.device}: {halves if batch > 1 else 'take a smaller model'}"
-            + ("" if run.recipe.grad_checkpointing else "; so does grad_checkpointing true, in a third more time")
-        ) from error
-    except RuntimeError as error:
-        if run.accelerator.num_processes == 1 or not _LOST.search(str(error)):
-            raise
-        raise ConnectionError(
-            f"another process of this run has ended, so process {run.accelerator.process_index} ends too; "
-            f"{run.kept()}"
-        ) from error
-
-
 def _scale_gradients(parameters: Iterable[nn.Parameter], factor: float) -> None:
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad.mul_(factor)
-
-
-def _write_lines(path: Path, entries: list[dict[str, float]]) -> None:
-    _write(path, "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in entries))
-
-
-def _write(path: Path, text: str) -> None:
-    aside = path.with_name(path.name + ".part")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)

@@ -8,14 +8,16 @@ import dataclasses
 import difflib
 import functools
 import os
+import re
 from argparse import ArgumentError
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import jsonargparse
 import yaml
 
+from attnmix.training.plain_yaml import load_plain, shown
 from attnmix.training.recipe import Recipe
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 OVERLAYS = RECIPES / "overlays"
+
+LONGEST_WORD = 1024  # a path's, say
 
 # What has options of its own, which nothing else of its kind may know.
 OWNERS = ("method", "data")
@@ -162,33 +166,70 @@ def recipe_groups(kind: type = Recipe) -> dict[str, type]:
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Every value of a recipe by this file, types checked; and the file as it stands, for its keys."""
     try:
-        text = path.read_text(encoding="utf-8")
-        written = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        written = load_plain(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid YAML for a recipe: {error}") from error
     if not isinstance(written, dict):
         raise ValueError(f"{path} must hold keys with values, as 'epochs: 30', not a {type(written).__name__}")
     _check_keys(written, Recipe, where=f" in {path}")
-    return _checked(text, where=f" in {path}"), written
+    return _checked(written, where=f" in {path}"), written
 
 
-def _checked(values: str | Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    """All values, typed by jsonargparse, of YAML text or of what was typed so before."""
-    parser = _parser()
+def _checked(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
+    """All values, typed by jsonargparse."""
+    # jsonargparse would import a class that an option's value names, and read its strings as YAML
+    options = {name: _plain(value) for name, value in values.items() if name in _open_groups()}
+    others = {name: value for name, value in values.items() if name not in options}
+    for name, value in options.items():
+        if not isinstance(value, dict):
+            raise ValueError(f"'{name}'{where} must hold keys with values. Got value: {shown(value)}")
+    others = _unquoted(_plain(others), Recipe, where=where)
     try:
-        # jsonargparse reads the text itself: its YAML takes 2e-3 for a number, PyYAML's does not.
-        parsed = parser.parse_string(values) if isinstance(values, str) else parser.parse_object(_plain(values))
-    except (ArgumentError, TypeError) as error:
-        raise ValueError(f"{' '.join(str(error).split())}{where}") from error
-    return parsed.as_dict()
+        parsed = _parser().parse_object(others)
+    except (ArgumentError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{' '.join(str(error).split())[:500]}{where}") from error
+    return {**parsed.as_dict(), **options}
 
 
 @functools.cache
 def _parser() -> jsonargparse.ArgumentParser:
     """Making it takes longer than anything it does."""
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    jsonargparse.set_loader("recipe", load_plain, exceptions=(ValueError, yaml.YAMLError))
+    parser = jsonargparse.ArgumentParser(exit_on_error=False, parser_mode="recipe")
     parser.add_class_arguments(Recipe)
     return parser
+
+
+def _unquoted(values: Mapping[str, Any], kind: type, *, where: str) -> dict[str, Any]:
+    """A number in quotes is a number still; read here, as jsonargparse's YAML follows aliases of aliases."""
+    hints, groups = get_type_hints(kind), recipe_groups(kind)
+
+    def read(key: str, value: Any) -> Any:
+        if key in groups:
+            return _unquoted(value, groups[key], where=where) if isinstance(value, Mapping) else value
+        if isinstance(value, list):
+            return [read(key, item) for item in value]
+        if not isinstance(value, str):
+            return value
+        if len(value) > LONGEST_WORD:
+            raise ValueError(f"'{key}'{where} is {len(value)} characters long: {shown(value)}")
+        if re.search(r"\bstr\b|Literal", str(hints[key])):
+            return value
+        try:
+            found = load_plain(value)
+        except ValueError:
+            found = []
+        if isinstance(found, (list, dict)):
+            raise ValueError(f"'{key}'{where} must hold a number or a word. Got value: {shown(value)}")
+        return value if isinstance(found, str) else found
+
+    return {key: read(key, value) for key, value in values.items()}
+
+
+@functools.cache
+def _open_groups() -> tuple[str, ...]:
+    """The keys whose keys are the model's, the data's or the method's to know."""
+    return tuple(name for name, hint in get_type_hints(Recipe).items() if get_origin(hint) is dict)
 
 
 def _only(values: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,6 +264,7 @@ def _plain(value: Any) -> Any:
 
 
 def _check_keys(values: Mapping[Any, Any], kind: type, *, where: str, prefix: str = "") -> None:
+    hints = get_type_hints(kind)
     names = [f.name for f in dataclasses.fields(kind)]
     groups = recipe_groups(kind)
     for key, value in values.items():
@@ -235,5 +277,7 @@ def _check_keys(values: Mapping[Any, Any], kind: type, *, where: str, prefix: st
             raise ValueError(f"unknown recipe key '{prefix}{key}'{where}{hint}")
         if key in groups:
             if not isinstance(value, Mapping):
-                raise ValueError(f"'{prefix}{key}'{where} must hold keys with values, not {value!r}")
+                raise ValueError(f"'{prefix}{key}'{where} must hold keys with values, not {shown(value)}")
             _check_keys(value, groups[key], where=where, prefix=f"{prefix}{key}.")
+        elif value is None and type(None) not in get_args(hints[key]):  # jsonargparse takes it for anything
+            raise ValueError(f"'{prefix}{key}'{where} has no value")
