@@ -14,7 +14,7 @@ from tests.training.test_resuming import BUSY, same, untimed
 
 BATCH, IMAGES = 32, 320
 EXACT = 2e-5  # float32 sums in another order
-DRAWN = 0.15  # boxes of other draws: as far as two seeds are apart
+DRAWN = 0.06  # boxes of other draws: a few times what two seeds are apart here
 
 
 def curve(tmp_path, processes, **changed):
@@ -24,6 +24,9 @@ def curve(tmp_path, processes, **changed):
         model_options={"drop_path_rate": 0.0}, **changed,
     )  # fmt: skip
     out = tmp_path / f"{processes}-processes-{len(list(tmp_path.iterdir()))}"
+    if processes == 1:
+        history = train(recipe, out, progress=False).history
+        return [entry["train_loss"] for entry in history], [entry["eval_top1"] for entry in history]
     save_recipe(recipe, out.with_suffix(".yaml"))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command += ["-m", "attnmix", "train", str(out.with_suffix(".yaml")), "--out", str(out)]
@@ -46,13 +49,11 @@ def test_one_two_and_four_processes_train_the_same_model(tmp_path):
 
 @pytest.mark.slow
 def test_with_boxes_of_their_own_processes_train_alike(tmp_path):
-    one, two, four = (curve(tmp_path, processes, method="cutmix")[0] for processes in (1, 2, 4))
+    one, four = (curve(tmp_path, processes, method="cutmix")[0] for processes in (1, 4))
     seed = curve(tmp_path, 1, method="cutmix", method_options={"seed": 7})[0]
-    apart = max(abs(a - b) for other in (two, four) for a, b in zip(one, other, strict=True))
+    apart = max(abs(a - b) for a, b in zip(one, four, strict=True))
     seeds = max(abs(a - b) for a, b in zip(one, seed, strict=True))
-    print(
-        f"with CutMix: losses of 1, 2 and 4 processes differ by {apart:.3f} at most, of two seeds by {seeds:.3f}"
-    )
+    print(f"with CutMix: losses of 1 and 4 processes differ by {apart:.3f} at most, of two seeds by {seeds:.3f}")
     assert 0 < apart < DRAWN
 
 

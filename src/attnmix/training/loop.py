@@ -199,10 +199,9 @@ class _Run(Assembly):
         if not self.sums:
             raise diverged(f"not one loss of epoch {epoch} is finite", kept=self.kept())
         self.sums.freeze()
-        if epoch == 1:
-            told = told_shares(
-                self.accelerator, self.sums.images // self.accelerator.num_processes, **self.expected_samples
-            )
+        seen = self.sums.images // self.accelerator.num_processes
+        if epoch == 1 and not (self._is_alone and seen == self.expected_samples["expected"]):
+            told = told_shares(self.accelerator, seen, **self.expected_samples)
             self.console.print(told, highlight=False, soft_wrap=True)
 
     def _update(self, epoch: int, index: int, batch: tuple[Tensor, Any]) -> None:
