@@ -9,7 +9,7 @@ from attnmix.task import MixTask
 from tests.conftest import NUM_CLASSES, tiny_vit
 from tests.methods.settings import options_for
 
-STEPS = 10
+STEPS = 16
 MIXED = {"prob": 0.7, "mixup_prob": 0.5, "mode": "elem"}
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import attnmix
-from attnmix.training import train
+from attnmix.training import loop, train
 from attnmix.training.soundness import first_unsound, keep_batch, unsound_weight
 
 
@@ -81,6 +81,23 @@ def test_an_epoch_of_skipped_updates_alone(tiny, tmp_path, monkeypatch):
     spoilt_at(monkeypatch, *range(6, 11))
     with pytest.raises(FloatingPointError, match="not one loss of epoch 2 is finite"):
         train(tiny(nonfinite="skip"), tmp_path, progress=False)
+
+
+def test_spoilt_weights_become_no_checkpoint_in_the_middle_of_an_epoch(tiny, tmp_path, monkeypatch):
+    class Spoilt(attnmix.MixTask):
+        def forward(self, *args, **kwargs):
+            result = super().forward(*args, **kwargs)
+            with torch.no_grad():
+                self.view.model.head.bias[0] = math.inf  # after the forward: the loss is finite still
+            return result
+
+    monkeypatch.setattr(attnmix, "MixTask", Spoilt)
+    monkeypatch.setattr(loop, "CHECK_EVERY", 1)
+    with pytest.raises(
+        FloatingPointError, match="model.head.bias is not finite in epoch 1, step 1: no checkpoint yet"
+    ):
+        train(tiny(checkpoint_minutes=0.0), tmp_path, progress=False)
+    assert not (tmp_path / "checkpoint.pt").exists()
 
 
 def test_which_is_the_first():

@@ -1,4 +1,3 @@
-import os
 import signal
 import threading
 
@@ -17,8 +16,8 @@ def test_signals_are_noted_and_handlers_given_back(number):
     before = [signal.getsignal(each) for each in SIGNALS]
     with StopRequests() as requests:
         assert requests.received == 0
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), signal.SIGTERM)  # the first counts
+        signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)  # the first counts
         assert requests.received == number
         assert requests.agreed(Alone(), True, False) == (number, 1, 0)
     assert [signal.getsignal(each) for each in SIGNALS] == before
@@ -33,19 +32,19 @@ def test_handlers_are_given_back_after_an_error():
 
 def test_a_second_ctrl_c_is_obeyed_at_once(monkeypatch):
     with StopRequests() as requests:
-        os.kill(os.getpid(), signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)  # torchrun's, of the same keystroke
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # torchrun's, of the same keystroke
         assert requests.received == signal.SIGINT
         monkeypatch.setattr(stopping, "INSISTS_AFTER", 0.0)
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_what_is_ignored_stays_so():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with StopRequests() as requests:
-            os.kill(os.getpid(), signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
             assert requests.received == 0
     finally:
         signal.signal(signal.SIGHUP, before)

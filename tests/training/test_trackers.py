@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+import time
 import types
 
 import pytest
@@ -166,6 +167,7 @@ def test_tensorboard_has_its_curves_in_the_runs_folder(follow, tmp_path):
     assert curve(tmp_path) == [(1, 2.0), (2, 2.0), (3, 2.0)]
     # a run of hyperparameters would be a second one beside the curves
     assert all(path.name.startswith("events.out.tfevents") for path in (tmp_path / "tensorboard").rglob("*"))
+    time.sleep(1.1)  # files are read in the order of their names, which tell seconds
     follow(tmp_path, trackers=["tensorboard"], first_epoch=1)  # it stopped after the checkpoint of epoch 1
     assert curve(tmp_path) == [(1, 2.0), (2, 2.0)]
     assert not (tmp_path / "trackers.json").exists()

@@ -273,9 +273,7 @@ class _Run(Assembly):
         recipe, position = self.recipe, self.position
         position.updates = epoch * self.updates_per_epoch  # also after a stream that ended before its time
         self.scheduler.step_update(position.updates)
-        unsound = unsound_weight(self.task.get_trainable_module())
-        if unsound is not None:
-            raise diverged(f"{unsound} is not finite after epoch {epoch}", kept=self.kept())
+        self._check_weights(f"after epoch {epoch}")
         entry: dict[str, float] = {"epoch": epoch, **self.sums.entry()}
         is_last = epoch == recipe.epochs
         if epoch % recipe.eval_every == 0 or is_last:
@@ -371,7 +369,14 @@ class _Run(Assembly):
         minutes = self.recipe.checkpoint_minutes
         return self.is_main and minutes is not None and time.monotonic() - self._saved_at > 60 * minutes
 
+    def _check_weights(self, when: str) -> None:
+        unsound = unsound_weight(self.task.get_trainable_module())
+        if unsound is not None:
+            raise diverged(f"{unsound} is not finite {when}", kept=self.kept())
+
     def _save(self, sums: EpochSums | None = None) -> None:
+        if sums is not None:  # after an epoch they are checked before its evaluation
+            self._check_weights(f"in epoch {self.position.epoch + 1}, step {self.position.batch}")
         options = {"accelerator": self.accelerator, "recipe": self.recipe}
         save_run(self.checkpoint, self.task, self.optimizer, self.position, sums=sums, **options)
         self._saved_at = time.monotonic()
