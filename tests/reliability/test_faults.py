@@ -1,5 +1,6 @@
 """Full disks, folders that cannot be written, signals and dead processes, as the command meets them."""
 
+import contextlib
 import json
 import os
 import re
@@ -27,24 +28,34 @@ def command(recipe, out, *more, processes=1):
     return [sys.executable, *launch, *train]
 
 
-def started(recipe, out, *more, processes=1):
-    """A run in a process of its own, some epochs old."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    run = subprocess.Popen(
-        command(recipe, out, *more, processes=processes),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
-    until = time.monotonic() + 200
-    metrics = out / "metrics.jsonl"
-    while not metrics.is_file() or metrics.read_text().count("\n") < 3:
-        assert run.poll() is None, run.stderr.read()
-        assert time.monotonic() < until
-        time.sleep(0.2)
-    return run
+@pytest.fixture
+def started():
+    """started(recipe, out, processes=1): a run in a process of its own, some epochs old; ends with the test."""
+    runs = []
+
+    def start(recipe, out, *more, processes=1):
+        run = subprocess.Popen(
+            command(recipe, out, *more, processes=processes),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        runs.append(run)
+        until = time.monotonic() + 500
+        metrics = out / "metrics.jsonl"
+        while not metrics.is_file() or metrics.read_text().count("\n") < 3:
+            assert run.poll() is None, run.stderr.read()
+            assert time.monotonic() < until
+            time.sleep(0.2)
+        return run
+
+    yield start
+    for run in runs:
+        with contextlib.suppress(ProcessLookupError):  # torchrun's workers are of its session
+            os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
 
 
 def saved(tmp_path, **changed):
@@ -54,11 +65,11 @@ def saved(tmp_path, **changed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_the_command_with_its_code(tmp_path, number, code):
+def test_a_signal_ends_the_command_with_its_code(started, tmp_path, number, code):
     recipe, out = saved(tmp_path), tmp_path / "run"
     run = started(recipe, out)
     run.send_signal(number)
-    _, told = run.communicate(timeout=SOON)
+    _, told = run.communicate(timeout=5 * SOON)
     assert run.returncode == code, told
     assert f"stopped by {number.name}, and saved: the same command with --resume goes on" in told
     assert "Traceback" not in told
@@ -66,11 +77,11 @@ def test_a_signal_ends_the_command_with_its_code(tmp_path, number, code):
 
 
 @pytest.mark.slow
-def test_a_signal_to_torchrun_ends_both_processes_saved(tmp_path):
+def test_a_signal_to_torchrun_ends_both_processes_saved(started, tmp_path):
     recipe, out = saved(tmp_path), tmp_path / "run"
     run = started(recipe, out, processes=2)
     run.send_signal(signal.SIGTERM)
-    _, told = run.communicate(timeout=SOON)
+    _, told = run.communicate(timeout=5 * SOON)
     assert "stopped by SIGTERM, and saved" in told
     state = load_checkpoint(out / "checkpoint.pt")
     assert state["num_processes"] == 2
@@ -78,14 +89,14 @@ def test_a_signal_to_torchrun_ends_both_processes_saved(tmp_path):
 
 
 @pytest.mark.slow
-def test_when_a_process_dies_the_other_ends(tmp_path):
+def test_when_a_process_dies_the_other_ends(started, tmp_path):
     recipe, out = saved(tmp_path), tmp_path / "run"
     run = started(recipe, out, processes=2)
     found = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     workers = [int(pid) for pid, parent in re.findall(r"^ *(\d+) +(\d+) ", found, re.M) if int(parent) == run.pid]
     killed = time.monotonic()
     os.kill(workers[-1], signal.SIGKILL)
-    _, told = run.communicate(timeout=3 * SOON)
+    _, told = run.communicate(timeout=5 * SOON)
     seconds = time.monotonic() - killed
     print(f"the other process ended {seconds:.0f} s after")
     assert run.returncode != 0
