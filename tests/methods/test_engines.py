@@ -96,6 +96,7 @@ def test_two_processes_give_the_mean_of_two_single_ones(tmp_path):
         singles = []
         for rank in range(2):
             task = make_task(name, mode="batch")
+            task.method.draw_as(rank)  # boxes are each process's own
             losses = []
             for _ in range(2):
                 task.zero_grad()
