@@ -41,6 +41,8 @@ def started():
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,
+            # a test run in the background ignores Ctrl-C, and what it starts would too
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         runs.append(run)
         until = time.monotonic() + 500
