@@ -89,6 +89,7 @@ def test_a_set_of_which_nothing_can_be_read(tmp_path):
     [
         ((1, 30), "it is 1 x 30 pixels, and a side needs 2 at least"),
         ((30, 1), "it is 30 x 1 pixels, and a side needs 2 at least"),
+        ((2, 402), "it is 2 x 402 pixels: more than 200 times as long as wide"),
         ((64, 64), "could be decompression bomb"),
     ],
 )

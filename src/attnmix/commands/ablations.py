@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from attnmix.training.plain_yaml import load_plain
 from attnmix.training.reading import nearest
 
 PRESETS = Path(__file__).resolve().parent.parent / "ablations"
@@ -91,9 +90,9 @@ def load_preset(name: str) -> Preset:
         hint = nearest(name.lower(), known)
         raise ValueError(f"unknown preset {name!r}{hint}; known: {', '.join(known)}, or a path to a YAML file")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        values = load_plain(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid YAML for a table: {error}") from error
     _check_keys(values, KEYS, required=("column", "reference", "rows"), where=str(path))
     rows = tuple(_row(row, values, where=f"{path}, row {i}") for i, row in enumerate(_rows(values, path)))
     _check_rows(rows, values.get("depth"), values.get("providers") or {}, where=str(path))

@@ -65,7 +65,7 @@ def write(results: dict[str, Any], outcome: Outcome, out: Path) -> Path:
     """Write results.json, summary.md, tables, figures and the page; return the page's path."""
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "results.json", json.dumps(results, indent=1, allow_nan=False).encode())
-    write_whole(out / "summary.md", evaluation_markdown(results).encode())
+    write_whole(out / "summary.md", evaluation_markdown(results).encode("utf-8", "backslashreplace"))
     pictures = outcome.answers.get("pictures", {})
     return write_evaluation(results, {label: answer.get("arrays", {}) for label, answer in pictures.items()}, out)
 

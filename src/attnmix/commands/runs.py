@@ -30,6 +30,10 @@ from attnmix.training.resuming import FREE_ON_RESUME
 from attnmix.training.setup import create_data, create_model
 
 ENTRY = "run.json"
+ENTRY_KEYS = {
+    "label", "method", "method_options", "seed", "top1", "top5", "train_top1", "seconds", "images_per_second",
+    "history", "confusion", "class_names", "label_content_error", "recipe",
+}  # fmt: skip
 SAVED_WITHIN = 30  # seconds
 LOOKED_AT = 512  # images on which labels are judged
 
@@ -43,12 +47,16 @@ class Run:
     folder: Path
 
     def finished(self) -> dict[str, Any] | None:
-        """What the run came to, if it is done and was done by this recipe."""
+        """What the run came to, if it is done and was done by this recipe; a damaged entry is made anew."""
         path = self.folder / ENTRY
         if not path.is_file():
             return None
-        entry = json.loads(path.read_text(encoding="utf-8"))
-        return entry if _decisive(entry["recipe"]) == _decisive(_plain(self.recipe)) else None
+        try:
+            entry = json.loads(path.read_bytes())
+            same = _decisive(entry["recipe"]) == _decisive(_plain(self.recipe))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        return entry if same and set(entry) >= ENTRY_KEYS else None
 
     def check_unchanged(self) -> None:
         """Raise ValueError if the folder holds a run that another recipe began, one with more epochs say.
@@ -182,7 +190,7 @@ def _follow(runs: Sequence[Run], futures: dict[Path, Future], say: Callable[[str
 
 def _epochs_done(run: Run) -> int:
     path = run.folder / "metrics.jsonl"
-    return len(path.read_text(encoding="utf-8").splitlines()) if path.is_file() else 0
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
 def _do_run(run: Run) -> dict[str, Any]:

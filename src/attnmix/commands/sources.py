@@ -1,10 +1,9 @@
 """Where the models of `attnmix evaluate` are: runs, folders of runs, exports, checkpoints, timm's names."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import timm
 
@@ -14,7 +13,7 @@ from attnmix.methods import METHODS
 from attnmix.training import Recipe, load_recipe
 from attnmix.training.checkpoint import CHECKPOINT, load_checkpoint
 from attnmix.training.loop import RECIPE
-from attnmix.training.reading import nearest, recipe_from_values
+from attnmix.training.reading import nearest, recipe_from_saved
 
 CONFIG = "config.json"
 FORMS = "a run, a folder of runs, an exported model, a checkpoint.pt, a timm name, or TIMM_NAME@WEIGHTS_FILE"
@@ -114,7 +113,10 @@ def _in_run(folder: Path, label: str) -> Source | None:
 
 
 def _of_checkpoint(path: Path, label: str) -> Source:
-    recipe = recipe_from_values(_nested(load_checkpoint(path)["recipe"]))
+    saved = load_checkpoint(path).get("recipe")
+    if not isinstance(saved, dict):
+        raise ValueError(f"{path} holds no recipe, so that nothing says which model it is of")
+    recipe = recipe_from_saved(saved, where=f" in {path}")
     return Source(label or _named(path.parent), checkpoint=path, recipe=recipe, run=path.parent)
 
 
@@ -137,15 +139,3 @@ def _in_file(path: Path, label: str) -> Source:
     raise ValueError(
         f"{str(path)!r} does not say which model it is of: type TIMM_NAME@{path}, or the folder of its {CONFIG}"
     )
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested mappings."""
-    nested: dict[str, Any] = {}
-    for key, value in values.items():
-        group, dot, name = key.partition(".")
-        if dot:
-            nested.setdefault(group, {})[name] = value
-        else:
-            nested[key] = value
-    return nested

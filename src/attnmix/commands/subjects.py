@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from attnmix.data.class_names import model_class_names
 from attnmix.evaluation.subject import Subject
 from attnmix.training import Recipe
 from attnmix.training.checkpoint import load_checkpoint
+from attnmix.training.saved_form import check_saved
 from attnmix.training.setup import create_model, model_inputs
 
 
@@ -52,6 +54,7 @@ def open_subject(
         model = _with_weights(source, options, pretrained=pretrained, seed=seed)
         class_names = model_class_names(model)
     config = resolve_input_data_config(model)
+    _check_inputs(config, source)
     resizing = {key: config[key] for key in ("crop_pct", "crop_mode", "interpolation")}
     if source.checkpoint is not None and recipe is not None:
         resizing = evaluation_settings(recipe.data, config["input_size"], dataclasses.asdict(recipe.augment))
@@ -108,7 +111,11 @@ def _with_weights(source: Source, options: dict[str, Any], *, pretrained: bool, 
             "TIMM_NAME@FILE, or evaluate fresh weights with --pretrained false"
         )
     try:
-        return _seeded(make, seed)
+        model = _seeded(make, seed)
+        model_class_names(model)
+        if any(weight.is_meta for weight in model.parameters()):
+            raise ValueError("it would have no weights")
+        return model
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # timm, safetensors, huggingface_hub and torch have types of their own
@@ -118,8 +125,30 @@ def _with_weights(source: Source, options: dict[str, Any], *, pretrained: bool, 
         raise ValueError(f"{trouble} ({type(error).__name__}: {reason[:300]})") from error
 
 
+def _check_inputs(config: Mapping[str, Any], source: Source) -> None:
+    """Refuse what a configuration may say of its images and no image can be."""
+    sides, mean, std, crop = config["input_size"], config["mean"], config["std"], config["crop_pct"]
+    right = {
+        "input_size": len(sides) == 3 and all(isinstance(side, int) and 1 <= side <= 2**14 for side in sides),
+        "mean": all(map(_is_finite, mean)),
+        "std": all(_is_finite(value) and value > 0 for value in std),
+        "crop_pct": crop is None or (_is_finite(crop) and 0.1 <= crop <= 1),
+    }
+    for name, is_right in right.items():
+        if not is_right:
+            raise ValueError(f"{source.label}: its {CONFIG} says {name} {str(config[name])[:80]}, which cannot be")
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
 def _from_checkpoint(path: Path, recipe: Recipe) -> tuple[nn.Module, list[str], Callable[[], nn.Module]]:
     saved = load_checkpoint(path)
+    try:
+        check_saved(saved)
+    except ValueError as error:
+        raise ValueError(f"{path} is whole, but holds no run: {error}") from error
     inputs = model_inputs(recipe)
     data, _ = create_evaluation_set(
         recipe.data,
@@ -138,10 +167,11 @@ def _from_checkpoint(path: Path, recipe: Recipe) -> tuple[nn.Module, list[str], 
     weights = saved["ema"]
     if weights is None:
         prefix = "model."
-        weights = {key.removeprefix(prefix): v for key, v in saved["trainable"].items() if key.startswith(prefix)}
+        weights = {str(key): value for key, value in saved["trainable"].items()}
+        weights = {key.removeprefix(prefix): v for key, v in weights.items() if key.startswith(prefix)}
     try:
         model.load_state_dict(weights)
-    except RuntimeError as error:
+    except (AttributeError, RuntimeError, TypeError) as error:
         raise ValueError(f"{path} does not fit {recipe.model}: {error}") from error
     return model, [str(name) for name in data.class_names], make
 

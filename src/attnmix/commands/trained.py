@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 from torch import nn
 
 from attnmix.methods import METHODS
@@ -16,8 +17,21 @@ PREFIX = "method."
 
 
 def trained_model(run: Path) -> nn.Module:
-    """The model that a run exported."""
-    return timm.create_model(f"local-dir:{run / EXPORT}", pretrained=True)
+    """The model that a run exported.
+
+    Raises:
+        ValueError: the export is damaged.
+    """
+    folder = run / EXPORT
+    try:
+        return timm.create_model(f"local-dir:{folder}", pretrained=True)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # timm, safetensors and torch have types of their own
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"no model can be made of {folder}, as the run left it ({reason}): delete {run}, and train it again"
+        ) from error
 
 
 def what_its_method_learnt(run: Path, recipe: Recipe) -> dict[str, Any]:
@@ -28,7 +42,9 @@ def what_its_method_learnt(run: Path, recipe: Recipe) -> dict[str, Any]:
     learns = any(METHODS[name].about.parameters for name in recipe.method.replace("_", "-").split("+"))
     if not learns or not (run / CHECKPOINT).is_file():
         return {}
-    saved = load_checkpoint(run / CHECKPOINT)["trainable"]
+    saved = load_checkpoint(run / CHECKPOINT).get("trainable")
+    if not isinstance(saved, dict):
+        raise ValueError(f"{run / CHECKPOINT} is whole, but holds no weights: it is no run's")
     return {key.removeprefix(PREFIX): value for key, value in saved.items() if key.startswith(PREFIX)}
 
 

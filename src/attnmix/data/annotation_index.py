@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Generic, TypeVar
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch.utils.data import IterableDataset
 
+from attnmix.data.decoding import MOST_UNEVEN, UNREADABLE
 from attnmix.data.labelled import LabelledImages
 
 Entry = TypeVar("Entry")
+
+MOST_PIXELS = 2**27  # of an image; Pillow opens none of many more
 
 
 class AnnotationIndex(Generic[Entry]):
@@ -79,8 +82,15 @@ def original_size(name: str, declared: tuple[int, int]) -> tuple[int, int]:
     try:
         with Image.open(name) as image:  # the header alone
             return image.height, image.width
-    except (UnidentifiedImageError, OSError):
+    except UNREADABLE:
         return declared  # nobody sees an unreadable image
+
+
+def check_size(height: int, width: int, where: str) -> None:
+    """Raise ValueError for a height and a width that a file declares and no image has."""
+    least, most = sorted((height, width))
+    if least < 1 or height * width > MOST_PIXELS or most > MOST_UNEVEN * least:
+        raise ValueError(f"{where} of height {height} and width {width}")
 
 
 def _names(images: LabelledImages) -> Iterator[str]:

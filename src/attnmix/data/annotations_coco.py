@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.functional import InterpolationMode, resize
 
-from attnmix.data.annotation_index import AnnotationIndex, original_size
+from attnmix.data.annotation_index import AnnotationIndex, check_size, original_size
 from attnmix.data.labelled import LabelledImages
 from attnmix.data.mask_geometry import MaskGeometry, box_to_mask
+from attnmix.data.outlines import segmentation_mask
 
 NOT_COUNTED = 255
 
@@ -80,7 +82,7 @@ class CocoTruth:
         objects, unsure = np.zeros(declared, bool), np.zeros(declared, bool)
         for entry in self._coco.imgToAnns[number]:
             if entry.get("segmentation"):
-                (unsure if entry.get("iscrowd") else objects)[self._drawn(entry)] = True
+                (unsure if entry.get("iscrowd") else objects)[self._drawn(entry, declared)] = True
             else:
                 unsure |= box_to_mask(self._box(entry), declared) == 1
         mask = np.where(objects, 1, np.where(unsure, NOT_COUNTED, 0)).astype(np.uint8)
@@ -93,25 +95,26 @@ class CocoTruth:
         entry = self._coco.imgs[number]
         try:
             size = int(entry["height"]), int(entry["width"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(f"{self._path}: image {number!r} needs a height and a width: {error}") from error
-        if min(size) < 1:
-            raise ValueError(f"{self._path}: image {number!r} of height {size[0]} and width {size[1]}")
+        check_size(*size, f"{self._path}: image {number!r}")
         return size
 
     def _box(self, entry: dict[str, Any]) -> tuple[float, float, float, float]:
         try:
             left, top, width, height = (float(side) for side in entry["bbox"])
-        except (KeyError, TypeError, ValueError) as error:
+            if not math.isfinite(left + top + width + height):
+                raise ValueError("not finite")
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{self._path}: annotation {entry.get('id')!r}: bbox {entry.get('bbox')!r}; expected "
                 "[left, top, width, height]"
             ) from error
         return top, left, height, width
 
-    def _drawn(self, entry: dict[str, Any]) -> np.ndarray:
+    def _drawn(self, entry: dict[str, Any], size: tuple[int, int]) -> np.ndarray:
         try:
-            return self._coco.annToMask(entry).astype(bool)
+            return segmentation_mask(entry["segmentation"], size)
         except Exception as error:  # pycocotools has many, a bare Exception among them
             raise ValueError(
                 f"{self._path}: annotation {entry.get('id')!r}: its segmentation cannot be drawn: {error}"
@@ -124,7 +127,9 @@ def _open(path: str | Path) -> Any:
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # it tells what it does
             coco = COCO(str(path))
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # its reader checks nothing
         raise ValueError(f"{path}: not in COCO's form: {type(error).__name__}: {error}") from error
     for part in ("images", "annotations"):
         if part not in coco.dataset:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from attnmix.data.annotation_index import AnnotationIndex, original_size
+from attnmix.data.annotation_index import MOST_PIXELS, AnnotationIndex, check_size, original_size
 from attnmix.data.labelled import LabelledImages
 from attnmix.data.mask_geometry import MaskGeometry
 
@@ -59,6 +59,7 @@ class XmlTruth:
         size = original_size(name, declared)
         if 0 in size:
             raise ValueError(f"{path}: no size above 0, nor an image file {name!r} that would tell it")
+        check_size(*size, f"{path}: an image")
         if 0 not in declared:
             boxes = boxes * torch.tensor(size * 2) / torch.tensor(declared * 2)
         return self._geometry.boxes(boxes, size)
@@ -75,13 +76,15 @@ def read_xml(path: str | Path) -> tuple[Tensor, tuple[int, int]]:
     try:
         root = ElementTree.parse(path).getroot()
         declared = (int(_number(root, "size/height", 0)), int(_number(root, "size/width", 0)))
+        if not all(0 <= side <= MOST_PIXELS for side in declared):
+            raise ValueError(f"height {declared[0]:g} and width {declared[1]:g}")
         boxes = []
         for box in (_part(thing, "bndbox") for thing in root.iter("object")):
             left, top, right, bottom = (_number(box, corner) for corner in ("xmin", "ymin", "xmax", "ymax"))
             if right < left or bottom < top:
                 raise ValueError(f"xmin {left:g} to xmax {right:g}, ymin {top:g} to ymax {bottom:g}")
             boxes.append((top - 1, left - 1, bottom - top + 1, right - left + 1))
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # LookupError: an encoding
         raise ValueError(
             f"{path}: malformed annotation ({error}); expected object/bndbox with xmin, ymin, xmax, ymax"
         ) from error
@@ -96,7 +99,7 @@ def _xml_files(folder: str | Path) -> Iterator[str]:
 def _part(element: ElementTree.Element, path: str) -> ElementTree.Element:
     found = element.find(path)
     if found is None:
-        raise ValueError(f"no {path} in {element.tag}")
+        raise ValueError(f"no {path} in {element.tag[:60]}")
     return found
 
 
@@ -109,5 +112,6 @@ def _number(element: ElementTree.Element, path: str, default: float | None = Non
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{path} of {element.tag} is {text!r}, no number")
+        shown = text if text is None else text[:60]
+        raise ValueError(f"{path} of {element.tag[:60]} is {shown!r}, no number")
     return value

@@ -4,9 +4,14 @@ import struct
 import zlib
 from typing import Any
 
-from PIL import Image, UnidentifiedImageError
+from PIL import EpsImagePlugin, Image, UnidentifiedImageError
 
-__all__ = ["UNREADABLE", "check_picture", "reason", "rgb_image"]
+__all__ = ["MOST_UNEVEN", "UNREADABLE", "check_picture", "reason", "rgb_image"]
+
+MOST_UNEVEN = 200  # times the shorter side: resized by that one, more would fill the memory
+
+# PostScript is a program, which Pillow would hand to Ghostscript, whatever the file is called
+EpsImagePlugin.gs_binary = False
 
 # What Pillow raises for a file that is cut short, damaged, no picture at all or far too large.
 UNREADABLE = (
@@ -42,10 +47,14 @@ def reason(error: Exception) -> str:
 
 
 def check_picture(image: Image.Image) -> None:
-    """Refuse an image with a side of one pixel: a placeholder, which crops would blow up to a flat colour.
+    """Refuse what no crop shows: a placeholder's side of one pixel, and a ribbon more than `MOST_UNEVEN` as long.
 
     Raises:
         ValueError: it is one.
     """
     if min(image.size) < 2:
         raise ValueError(f"it is {image.width} x {image.height} pixels, and a side needs 2 at least")
+    if max(image.size) > MOST_UNEVEN * min(image.size):
+        raise ValueError(
+            f"it is {image.width} x {image.height} pixels: more than {MOST_UNEVEN} times as long as wide"
+        )

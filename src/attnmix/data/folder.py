@@ -10,6 +10,8 @@ from attnmix.data.labelled import ReadableImages
 
 LAYOUT = "expected SPLIT/CLASS/*.jpg (or .png, .jpeg), as in train/cat/1.jpg and val/cat/2.jpg"
 
+MOST_CLASSES = 1_000_000
+
 # A split may go by any of these names, as in timm; unlike timm we never fall back on the folder above.
 _SYNONYMS = (("train", "training"), ("validation", "val", "valid", "eval", "evaluation"))
 
@@ -55,11 +57,15 @@ def open_folder(folder: Path, *, options: dict[str, Any], transform: Any, tolera
         raise ValueError(f"no class folders in {str(folder)!r}; {LAYOUT}")
     try:
         reader = create_dataset("", root=str(folder), search_split=False, **options).reader
-    except AssertionError as error:  # timm's, of a class map
-        raise ValueError(f"data_options class_map of {str(folder)!r}: {error}") from error
+        check_class_numbers(reader.class_to_idx)
     except RuntimeError as error:  # timm found no image
         names = ", ".join(entry.name for entry in class_folders[:10])
         raise ValueError(f"no images in the class folders of {str(folder)!r} ({names}); {LAYOUT}") from error
+    except Exception as error:  # of a class map's file, whatever its readers raise
+        if isinstance(error, OSError) or not options.get("class_map"):
+            raise
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"data_options class_map of {str(folder)!r}: {reason}") from error
     if "" in reader.class_to_idx:
         raise ValueError(f"images beside the class folders of {str(folder)!r}; {LAYOUT}")
     return ReadableImages(
@@ -83,6 +89,15 @@ def check_same_classes(train: list[str], evaluation: list[str], where: str) -> N
         f"{', '.join(only_train) or 'none'}; "
         f"only the evaluation split has {', '.join(only_evaluation) or 'none'}"
     )
+
+
+def check_class_numbers(class_to_index: Any) -> None:
+    """Raise ValueError unless the classes are numbered from 0, and not far beyond their count."""
+    for name, index in class_to_index.items():
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < MOST_CLASSES:
+            raise ValueError(
+                f"class {str(name)[:60]!r} has the number {str(index)[:60]}, want 0 to {MOST_CLASSES - 1}"
+            )
 
 
 def names_by_index(class_to_index: dict[Any, int]) -> list[str]:

@@ -99,6 +99,9 @@ class LabelMapStore:
         self.folder = Path(folder)
         if not (self.folder / ABOUT).is_file():
             raise FileNotFoundError(f"no label maps in {str(self.folder)!r}: {_why_none(self.folder)}")
+        for name in (ABOUT, SCORES, CLASSES):
+            if self.folder.resolve() not in (self.folder / name).resolve().parents:
+                raise ValueError(f"{self.folder / name} leads out of its folder: copy the file itself there")
         self.about = read_about(self.folder / ABOUT)
         self.scores = _open_array(self.folder / SCORES, self.about.shape, np.dtype(np.float16))
         self.classes = _open_array(self.folder / CLASSES, self.about.shape, self.about.class_type)

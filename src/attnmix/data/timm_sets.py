@@ -24,7 +24,7 @@ PREFIXES = {  # prefix -> (what it opens, package it needs)
 _SHARED: dict[str, type[SharedStream]] = {"wds": WebdatasetImages, "hfids": HuggingFaceImages}
 OPTION_KEYS = (
     "root", "download", "class_map", "input_key", "target_key", "num_classes", "batch_size", "seed",
-    "repeats", "train_num_samples", "eval_num_samples", "trust_remote_code",
+    "repeats", "train_num_samples", "eval_num_samples",
 )  # fmt: skip
 _TORCHVISION = (
     "cifar10", "cifar100", "mnist", "kmnist", "fashion_mnist", "qmnist", "imagenet", "places365",
@@ -65,6 +65,8 @@ def open_timm_set(
         _check_torchvision(name, split, options)
     if prefix == "wds" and "root" not in options:
         raise ValueError(f"{name!r} needs data_options root: the folder or address of its shards")
+    if prefix == "wds":
+        _refuse_commands(options["root"], split)
     counts = {True: options.pop("train_num_samples", None), False: options.pop("eval_num_samples", None)}
     num_classes = options.pop("num_classes", None)
     if prefix in ("hfids", "tfds", "wds"):
@@ -108,11 +110,21 @@ def open_timm_set(
     )
 
 
+def _refuse_commands(*addresses: Any) -> None:
+    """webdataset runs what stands behind `pipe:`, in a recipe or in the list of a set's shards as well."""
+    for address in addresses:
+        if "pipe:" in str(address):
+            raise ValueError(
+                f"{str(address)!r} holds 'pipe:', a command, which attnmix does not run: name a folder"
+            )
+
+
 def _check_shards(name: str, reader: Any) -> None:
     """Ask for local shards beforehand: a missing one would only be passed over."""
+    _refuse_commands(*reader.split_info.filenames)
     for file in reader.split_info.filenames:
         path = os.path.join(reader.root, file)
-        if "://" not in path and not path.startswith("pipe:") and not os.path.exists(path):
+        if "://" not in path and not os.path.exists(path):
             raise FileNotFoundError(f"{name!r} has no shard {path}")
 
 

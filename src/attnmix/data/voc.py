@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from attnmix.data.decoding import UNREADABLE
 from attnmix.data.labelled import ReadableImages
 from attnmix.data.mask_geometry import MaskGeometry
 
@@ -61,9 +62,15 @@ def open_voc(
     if not listing.is_file():
         present = ", ".join(sorted(path.stem for path in listing.parent.glob("*.txt"))) or "none"
         raise FileNotFoundError(f"no split {split!r}: no file {str(listing)!r} (splits: {present}); {LAYOUT}")
-    names = listing.read_text().split()
+    try:
+        names = listing.read_text(encoding="utf-8").split()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{str(listing)!r} is no list of names: {error}") from error
     if not names:
         raise ValueError(f"{str(listing)!r} names no image; {LAYOUT}")
+    for name in names:
+        if ".." in PurePath(name).parts or PurePath(name).is_absolute() or "\0" in name:
+            raise ValueError(f"{str(listing)!r} names {name[:200]!r}, which is outside of its folder; {LAYOUT}")
     images = [root / "JPEGImages" / f"{name}.jpg" for name in names]
     masks = [root / "SegmentationClass" / f"{name}.png" for name in names]
     for files in (images, masks):
@@ -96,7 +103,7 @@ def _read_mask(path: Path) -> np.ndarray:
     try:
         with Image.open(path) as image:
             classes = np.array(image)
-    except (OSError, SyntaxError, ValueError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"{path}: the mask cannot be read: {error}") from error
     if classes.ndim != 2:
         raise ValueError(f"{path}: a mask in colour; expected a palette's numbers (0 ground, 255 void)")

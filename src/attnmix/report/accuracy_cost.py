@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from matplotlib.transforms import Bbox
 
 from attnmix.report.results import Results, method_labels, number, pair, summary_of
-from attnmix.report.style import FAINT, as_written, calm, darker, method_styles, new_figure, say, short
+from attnmix.report.style import FAINT, as_written, calm, darker, method_styles, new_figure, printable, say, short
 
 FEW = 10  # points: more take a larger figure
 GREATLY = 3
@@ -121,7 +121,7 @@ def _label(figure: Figure, axes: Axes, points: Sequence[Point], colors: Sequence
         ]
     renderer = canvas.get_renderer()
     for name, anchor, color in zip(names, anchors, colors, strict=True):
-        probe = figure.text(0, 0, name, fontsize=9.5, parse_math=False)
+        probe = figure.text(0, 0, printable(name), fontsize=9.5, parse_math=False)
         size = np.asarray(probe.get_window_extent(renderer).size)
         probe.remove()
         center, distance = best_place(anchor, size, taken, axes.bbox, scale=scale)

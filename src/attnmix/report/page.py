@@ -88,7 +88,7 @@ def write_report(
         missing=MISSING,
     )
     path = out_dir / "report.html"
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page, encoding="utf-8", errors="backslashreplace")
     return path
 
 

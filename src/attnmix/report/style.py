@@ -79,14 +79,20 @@ def say(axes: Axes, message: str) -> None:
 
 def short(name: object, limit: int) -> str:
     """`name` on one line of at most `limit` characters."""
-    line = " ".join(str(name).split())
+    line = " ".join(printable(str(name)).split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def printable(name: str) -> str:
+    """`name` as fonts can draw it: bytes of a file name that are no letters stand as their numbers."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def as_written(figure: Figure) -> Figure:
     """Show every text of `figure` as it is written: a `$` in a class name starts no formula."""
     for text in figure.findobj(Text):
         text.set_parse_math(False)
+        text.set_text(printable(text.get_text()))
     return figure
 
 

@@ -11,7 +11,6 @@ import torch
 from accelerate import Accelerator, skip_first_batches
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from attnmix.training.faults import explain_dead_workers
 from attnmix.training.recipe import Recipe
 from attnmix.training.repeats import RepeatedOrder
 from attnmix.training.shares import EvenedBatches
@@ -183,21 +182,16 @@ def epoch_batches(loader: Iterable[Any], batches: int, *, first: int = 0) -> Ite
 
     At most up to `batches`, which a stream may exceed, and fewer where it ends before its time. Looks one batch
     ahead, so that other loaders come to their own end. What comes before `first` is not read, but of a stream.
-
-    Raises:
-        OSError: a worker of the loader died.
     """
     if first and isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
         loader = skip_first_batches(loader, first)  # with the same sampler, whose epoch is set
         source = iter(loader)
     else:
         source = islice(loader, first, None)
-    with explain_dead_workers():
-        batch = next(source, None)
+    batch = next(source, None)
     for index in range(first, batches):
         if batch is None:
             return
-        with explain_dead_workers():
-            following = next(source, None)
+        following = next(source, None)
         yield index, batch, following is None or index + 1 == batches
         batch = following

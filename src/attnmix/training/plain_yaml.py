@@ -1,12 +1,12 @@
 """YAML of plain values, as recipes are written: nothing in it runs, or grows while it is read."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
-__all__ = ["load_plain", "shown"]
+__all__ = ["check_plain", "load_plain", "shown"]
 
 LARGEST = 100_000  # characters; the longest recipe of ours has a fiftieth of it
 DEEPEST = 20  # lists and mappings within each other
@@ -30,7 +30,7 @@ def load_plain(text: str) -> Any:
         value = yaml.load(text, Loader=_PlainLoader)  # a SafeLoader: no tag makes it call anything
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
-    _check(value)
+    check_plain(value)
     return value
 
 
@@ -74,23 +74,39 @@ _PlainLoader.yaml_implicit_resolvers = {
 _PlainLoader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789"))
 
 
-def _check(value: Any) -> None:
-    if isinstance(value, Mapping):
+def check_plain(value: Any) -> None:
+    """Refuse what `load_plain` does not give.
+
+    Raises:
+        ValueError: such a value.
+    """
+    for count, item in enumerate(_within(value, 0)):
+        if count > LARGEST:  # a pickle's lists may be the same one many times over
+            raise ValueError(f"more than {LARGEST} values")
+        if isinstance(item, str):
+            if item == "class_path":  # a key under which jsonargparse imports a class
+                raise ValueError("the word 'class_path': a recipe names no code")
+            if re.search("[\0\ud800-\udfff]", item):
+                raise ValueError(f"characters that no name has: {shown(item)}")
+        elif isinstance(item, int):
+            if abs(item) >= WIDEST_INT:
+                raise ValueError("a whole number of more than 64 bits")
+        elif not (item is None or isinstance(item, float)):
+            raise ValueError(f"a {type(item).__name__}: want words, numbers, lists and mappings")
+
+
+def _within(value: Any, depth: int) -> Iterator[Any]:
+    """All words and numbers, keys too."""
+    if depth > DEEPEST:
+        raise ValueError(f"more than {DEEPEST} levels of lists and mappings")
+    if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"the key {shown(key)}, which is no word")
-            if key == "class_path":  # jsonargparse imports what it names
-                raise ValueError("the key 'class_path': a recipe names no code")
-            _check(key)
-            _check(item)
+            yield key
+            yield from _within(item, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            _check(item)
-    elif isinstance(value, str):
-        if re.search("[\0\ud800-\udfff]", value):
-            raise ValueError(f"characters that no name has: {shown(value)}")
-    elif isinstance(value, int):
-        if abs(value) >= WIDEST_INT:
-            raise ValueError("a whole number of more than 64 bits")
-    elif not (value is None or isinstance(value, float)):
-        raise ValueError(f"a {type(value).__name__}: want words, numbers, lists and mappings")
+            yield from _within(item, depth + 1)
+    else:
+        yield value

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import jsonargparse
 import yaml
 
-from attnmix.training.plain_yaml import load_plain, shown
+from attnmix.training.plain_yaml import check_plain, load_plain, shown
 from attnmix.training.recipe import Recipe
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "nearest",
     "recipe_defaults",
     "recipe_files",
+    "recipe_from_saved",
     "recipe_from_values",
     "recipe_groups",
     "save_recipe",
@@ -130,6 +131,29 @@ def load_recipe(recipe: str | os.PathLike[str], **overrides: Any) -> Recipe:
     return recipe_from_values(values)
 
 
+def recipe_from_saved(values: Mapping[str, Any], *, where: str) -> Recipe:
+    """Make the recipe of what `recipe_defaults` gave once, and a file has kept since.
+
+    Raises:
+        ValueError: no such values; names `where`.
+    """
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        group, dot, name = str(key).partition(".")
+        if dot:
+            nested.setdefault(group, {})[name] = value
+        else:
+            nested[group] = value
+    try:
+        check_plain(nested)
+    except ValueError as error:
+        raise ValueError(f"the recipe{where} holds {error}") from error
+    _check_keys(nested, Recipe, where=where)
+    for name in _open_groups():
+        _check_words(nested.get(name), f"'{name}'{where}")
+    return recipe_from_values(_checked(nested, where=where))
+
+
 def save_recipe(recipe: Recipe, path: str | os.PathLike[str]) -> None:
     """Write the recipe with every key, as `load_recipe` reads it."""
     values = _plain(dataclasses.asdict(recipe))
@@ -172,6 +196,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     if not isinstance(written, dict):
         raise ValueError(f"{path} must hold keys with values, as 'epochs: 30', not a {type(written).__name__}")
     _check_keys(written, Recipe, where=f" in {path}")
+    for name in _open_groups():
+        _check_words(written.get(name), f"'{name}' in {path}")
     return _checked(written, where=f" in {path}"), written
 
 
@@ -200,6 +226,27 @@ def _parser() -> jsonargparse.ArgumentParser:
     return parser
 
 
+def _check_words(value: Any, where: str) -> None:
+    """Refuse YAML in quotes among options: the command line would read it, and import a class that it names."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_words(key, where)
+            _check_words(item, where)
+    elif isinstance(value, list):
+        for item in value:
+            _check_words(item, where)
+    while isinstance(value, str) and value.strip():  # quotes in quotes
+        try:
+            found = load_plain(value)
+        except ValueError:
+            found = []
+        if isinstance(found, (list, dict)):
+            raise ValueError(f"{where} holds {shown(value)}, which is not a plain word: write it without quotes")
+        if found == value:
+            break
+        value = found
+
+
 def _unquoted(values: Mapping[str, Any], kind: type, *, where: str) -> dict[str, Any]:
     """A number in quotes is a number still; read here, as jsonargparse's YAML follows aliases of aliases."""
     hints, groups = get_type_hints(kind), recipe_groups(kind)
@@ -219,7 +266,7 @@ def _unquoted(values: Mapping[str, Any], kind: type, *, where: str) -> dict[str,
             found = load_plain(value)
         except ValueError:
             found = []
-        if isinstance(found, (list, dict)):
+        if isinstance(found, (list, dict, type(None))):
             raise ValueError(f"'{key}'{where} must hold a number or a word. Got value: {shown(value)}")
         return value if isinstance(found, str) else found
 
@@ -269,6 +316,7 @@ def _check_keys(values: Mapping[Any, Any], kind: type, *, where: str, prefix: st
     groups = recipe_groups(kind)
     for key, value in values.items():
         if key not in names:
+            key = str(key)[:100]
             # Look in all groups too: `weight_decay` at the top is meant as `optimizer.weight_decay`.
             near = [prefix + n for n in names]
             near += [f"{g}.{f.name}" for g, k in groups.items() for f in dataclasses.fields(k)]

@@ -216,7 +216,7 @@ class Recipe:
         right_repeats = self.aug_repeats == 1 or not self.augment.no_aug
         _require(right_repeats, "aug_repeats", self.aug_repeats, "1 with augment.no_aug: the views would be equal")
         _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "above 0")
-        _require(self.seed >= 0, "seed", self.seed, "0 or more")
+        _require(0 <= self.seed < 2**32, "seed", self.seed, "0 to 2**32 - 1")
         kind, _, index = self.device.partition(":")
         right_device = kind == "cuda" and index.isdecimal() if index else self.device in _DEVICES
         _require(right_device, "device", self.device, "auto, cpu, cuda, cuda:0, cuda:1, ... or mps")

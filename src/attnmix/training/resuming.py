@@ -5,13 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from attnmix.training.checkpoint import save_checkpoint
+from attnmix.training.plain_yaml import shown
 from attnmix.training.random_states import get_rng_state, set_rng_state
 from attnmix.training.reading import recipe_defaults
 from attnmix.training.recipe import Recipe
+from attnmix.training.saved_form import check_optimizer, check_own, check_saved
 from attnmix.training.sums import EpochSums
 
 __all__ = ["FREE_ON_RESUME", "Position", "differences", "load_run", "refuse_changes", "save_run"]
@@ -103,23 +106,28 @@ def load_run(
         ValueError: the checkpoint is of another model, method or optimizer.
     """
     try:
+        check_saved(saved)
         task.get_trainable_module().load_state_dict(saved["trainable"])
         if saved["ema"] is not None and task.has_ema():
             task.get_eval_model(ema=True).load_state_dict(saved["ema"])
+        check_optimizer(saved["optimizer"], optimizer)
         optimizer.load_state_dict(saved["optimizer"])
         if accelerator.scaler is not None and saved["scaler"] is not None:
             accelerator.scaler.load_state_dict(saved["scaler"])
         position = Position(**{name: saved[name] for name in ("epoch", "updates", "history")})
         position.batch = saved.get("batch", 0)
         of_processes = saved["per_process"]
-    except (KeyError, RuntimeError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
+        if len(of_processes) != accelerator.num_processes:
+            return position, None
+        own = of_processes[accelerator.process_index]
+        check_own(own, num_classes=task.method.num_classes)
+        task.method.set_draws(own)
+        set_rng_state(own["rng"], accelerator.device)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever another structure makes of this
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"the checkpoint is not of this model, method and optimizer: {reason}") from error
-    if len(of_processes) != accelerator.num_processes:
-        return position, None
-    own = of_processes[accelerator.process_index]
-    task.method.set_draws(own)
-    set_rng_state(own["rng"], accelerator.device)
     return position, own.get("sums")
 
 
@@ -142,18 +150,22 @@ def refuse_changes(
 
     Raises:
         ValueError: a key differs that decides results (names it and both values), the run is already longer,
-            or its number of processes was another.
+            its number of processes was another, or it holds something else than a run.
     """
+    try:
+        check_saved(saved)
+    except ValueError as error:
+        raise ValueError(f"{path} is whole, but cannot be gone on from: {error}") from error
     if saved["epoch"] > now.epochs:
         raise ValueError(f"the run in {path.parent} already has {saved['epoch']} epochs; epochs is {now.epochs}")
     notes = []
     for name, (before, value) in differences(saved, now).items():
         if not force:
             raise ValueError(
-                f"cannot resume {path} with another recipe: {name} was {before!r} and is now {value!r}; set it "
-                "back, choose another --out, or go on all the same with --force"
+                f"cannot resume {path} with another recipe: {name} was {shown(before)} and is now {value!r}; set "
+                "it back, choose another --out, or go on all the same with --force"
             )
-        notes.append(f"{name} was {before!r} and is now {value!r}")
+        notes.append(f"{name} was {shown(before)} and is now {value!r}")
     if saved["num_processes"] != num_processes:
         if not force:
             raise ValueError(

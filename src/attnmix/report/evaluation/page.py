@@ -56,7 +56,7 @@ def write_evaluation(
         missing=MISSING,
     )
     path = out_dir / "report.html"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
     return path
 
 
