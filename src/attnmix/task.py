@@ -36,6 +36,11 @@ class MixingModel(nn.Module):
         idle = [parameter.sum() for parameter in self.method.parameters() if parameter.requires_grad]
         return {**out, "loss": out["loss"] + 0.0 * torch.stack(idle).sum()} if idle else out
 
+    def logits(self, images: Tensor) -> Tensor:
+        """What the plain model gives, `[B, C]`; FSDP2 gathers its weights for calls of the whole only."""
+        logits: Tensor = self.model(images)
+        return logits
+
     def no_weight_decay(self) -> set[str]:
         """The model's own list, which timm's optimizer factory asks for."""
         names = self.model.no_weight_decay() if hasattr(self.model, "no_weight_decay") else set()

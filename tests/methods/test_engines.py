@@ -9,6 +9,7 @@ import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
 import attnmix
+from attnmix.training.sharding import shard, whole
 from tests.conftest import NUM_CLASSES, tiny_vit
 from tests.methods.settings import NAMES, options_for
 
@@ -83,12 +84,22 @@ def one_process(rank, world, folder):
             out["loss"].backward()
             losses.append(out["loss"].item())
         found[name] = losses, {key: value.clone() for key, value in gradients(task).items()}
+
+        parted = make_task(name, mode="batch")
+        shard(parted, keep_gathered=False)
+        for wanted in losses:
+            parted.zero_grad()
+            out = parted(images[mine], labels[mine])
+            out["loss"].backward()
+            assert out["loss"].item() == pytest.approx(wanted, abs=1e-6), name
+        for key, value in whole(gradients(parted)).items():
+            assert torch.allclose(value, found[name][1][key], atol=1e-6), (name, key)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_mean_of_two_single_ones(tmp_path):
+def test_two_processes_give_the_mean_of_two_single_ones_also_in_parts(tmp_path):
     mp.spawn(one_process, (2, str(tmp_path)), nprocs=2)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     images, labels = make_batch(8)

@@ -30,6 +30,11 @@ def test_every_key_has_a_help_text():
         ({"lr": 0.0}, "lr is 0.0, but must be above 0"),
         ({"lr": float("nan")}, "lr is nan"),
         ({"seed": -1}, r"seed is -1, but must be 0 to 2\*\*32 - 1"),
+        (
+            {"fsdp": "full_shard", "compile": True},
+            "fsdp is 'full_shard', but must be no with precision fp16 or comp",
+        ),
+        ({"fsdp": "shard_grad_op", "precision": "fp16"}, "fsdp is 'shard_grad_op', but must be no with"),
         ({"seed": 2**32}, "seed is 4294967296"),
         ({"device": "gpu"}, "device is 'gpu', but must be auto, cpu, cuda"),
         ({"device": "cpu:1"}, "device is 'cpu:1'"),

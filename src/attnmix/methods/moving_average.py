@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp.autocast_mode import is_autocast_available
+from torch.distributed.tensor import DTensor
 
 from attnmix.attention.flow import attention_steps
 from attnmix.backbone import BackboneView
@@ -54,7 +55,7 @@ class MovingAverage(nn.Module):
         stays to the bit. After a resume the first call moves: checkpoints are made after an update.
         """
         ours = list(self.view.model.parameters())
-        theirs = [new.to(old.dtype) for old, new in zip(ours, model.parameters(), strict=True)]
+        theirs = [_whole(new).to(old.dtype) for old, new in zip(ours, model.parameters(), strict=True)]
         now = torch.cat([new.reshape(-1)[:SAMPLE] for new in theirs])
         if self.started:
             changed = now.new_ones((), dtype=torch.bool) if self.seen is None else now.ne(self.seen).any()
@@ -114,6 +115,11 @@ class MovingAverage(nn.Module):
     def _precision(self, images: Tensor) -> AbstractContextManager[Any]:
         half = images.dtype in HALF and is_autocast_available(images.device.type)
         return torch.autocast(images.device.type, images.dtype) if half else nullcontext()
+
+
+def _whole(weight: Tensor) -> Tensor:
+    """A weight of which FSDP2 left this process a part."""
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
 def _in_full(model: nn.Module) -> nn.Module:

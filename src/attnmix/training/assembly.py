@@ -10,6 +10,7 @@ from attnmix.methods.label_source import check_label_maps
 from attnmix.training.loader import create_loaders
 from attnmix.training.recipe import Recipe
 from attnmix.training.setup import create_data, create_model, create_optimizer, create_scheduler
+from attnmix.training.sharding import shard
 from attnmix.training.shares import expected_samples
 
 __all__ = ["Assembly"]
@@ -43,6 +44,10 @@ class Assembly:
         check_label_maps(method, given=recipe.label_maps is not None)
         set_seed(recipe.seed, device_specific=True)  # dropout and stochastic depth, other on every process
         self.task = attnmix.MixTask(model, method).to(accelerator.device)
+        in_parts = recipe.fsdp != "no" and accelerator.num_processes > 1
+        if in_parts:
+            self._keep_average(recipe)  # it can be copied only while it is whole
+            shard(self.task, keep_gathered=recipe.fsdp == "shard_grad_op")
         optimizer = create_optimizer(self.task.get_trainable_module(), recipe)
         if recipe.compile:
             self.task.compile()
@@ -53,11 +58,15 @@ class Assembly:
             processes=accelerator.num_processes,
             workers=recipe.loader.workers,
         )
-        # step(images, labels): the task, DDP, autocast
-        self.step, self.optimizer = accelerator.prepare(self.task, optimizer)
-        if recipe.ema is not None:
-            self.task.setup_ema(decay=recipe.ema, use_warmup=True)  # else a short run's is still its first weights
-
+        # step(images, labels): the task, DDP unless it is in parts, autocast
+        self.step = accelerator.prepare_model(self.task, evaluation_mode=in_parts)
+        self.optimizer = accelerator.prepare(optimizer)
+        if not in_parts:
+            self._keep_average(recipe)  # nothing that DistributedDataParallel would wait for gradients of
         self.batches = len(self.train_loader)
         self.updates_per_epoch = math.ceil(self.batches / recipe.accumulation_steps)
         self.scheduler = create_scheduler(self.optimizer, recipe, updates_per_epoch=self.updates_per_epoch)
+
+    def _keep_average(self, recipe: Recipe) -> None:
+        if recipe.ema is not None:
+            self.task.setup_ema(decay=recipe.ema, use_warmup=True)  # else a short run's is still its first weights

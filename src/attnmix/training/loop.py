@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console
@@ -31,7 +31,8 @@ from attnmix.training.reading import save_recipe
 from attnmix.training.recipe import Recipe
 from attnmix.training.result import TrainingResult, write_lines, write_text
 from attnmix.training.resuming import Position, load_run, refuse_changes, save_run
-from attnmix.training.setup import create_accelerator, model_inputs
+from attnmix.training.setup import create_accelerator, create_model, model_inputs
+from attnmix.training.sharding import evaluated, is_sharded, sync_gradients, whole
 from attnmix.training.shares import told_shares
 from attnmix.training.soundness import diverged, first_unsound, keep_batch, unsound_weight
 from attnmix.training.stopping import Stopped, StopRequests
@@ -137,6 +138,8 @@ class _Run(Assembly):
         warmup = self.recipe.schedule.warmup_epochs
         if warmup >= self.recipe.epochs:
             notes.append(f"all {self.recipe.epochs} epochs are warm-up (schedule.warmup_epochs {warmup})")
+        if self.recipe.fsdp != "no" and self._is_alone:
+            notes.append(f"fsdp {self.recipe.fsdp} parts nothing, as there is one process")
         for note in notes:
             self.console.print(f"note: {note}", highlight=False, soft_wrap=True)
 
@@ -177,7 +180,7 @@ class _Run(Assembly):
             window_start = index - index % recipe.accumulation_steps
             window = min(recipe.accumulation_steps, self.batches - window_start)
             is_update = is_last or index + 1 == window_start + window
-            with contextlib.nullcontext() if is_update else self.accelerator.no_sync(self.step):
+            with self._gathering(is_update):
                 result = self.step(images, labels)
                 self.accelerator.backward(result["loss"] / window)
             if is_update:
@@ -204,13 +207,20 @@ class _Run(Assembly):
             told = told_shares(self.accelerator, seen, **self.expected_samples)
             self.console.print(told, highlight=False, soft_wrap=True)
 
+    def _gathering(self, is_update: bool) -> contextlib.AbstractContextManager[Any]:
+        """Processes add up their gradients before an update alone."""
+        if is_sharded(self.task):
+            sync_gradients(self.task, is_update)
+            return contextlib.nullcontext()
+        return contextlib.nullcontext() if is_update else self.accelerator.no_sync(self.step)
+
     def _update(self, epoch: int, index: int, batch: tuple[Tensor, Any]) -> None:
         """Move the weights by the gathered gradients."""
         limit, skips = self.recipe.clip_grad, self.recipe.nonfinite == "skip"
         norm = torch.zeros(())
         if limit is not None or skips:
             parameters = self.task.get_clip_parameters()
-            norm = self.accelerator.clip_grad_norm_(parameters, math.inf if limit is None else limit)
+            norm = whole(self.accelerator.clip_grad_norm_(parameters, math.inf if limit is None else limit))
         first = self.optimizer.param_groups[0]
         self.sums.lr = first["lr"] / first.get("lr_scale", 1.0)  # the rate before layer_decay
         # the gradients' norm is the same in all processes; with fp16 the scaler skips by itself
@@ -294,7 +304,7 @@ class _Run(Assembly):
     def _evaluate(self, epoch: int) -> dict[str, float]:
         found = {}
         for prefix in ("eval", "ema") if self.recipe.ema is not None else ("eval",):
-            model = self.task.get_eval_model(ema=prefix == "ema")
+            model = evaluated(self.task, ema=prefix == "ema")
             self.measured = evaluate_accuracy(model, self._watched(), self.num_classes, self.accelerator)
             if not math.isfinite(self.measured["loss"]):
                 what = f"the evaluated loss is {self.measured['loss']} after epoch {epoch}"
@@ -316,9 +326,10 @@ class _Run(Assembly):
     def conclude(self) -> TrainingResult:
         """Export the model, and write what it came to."""
         recipe, history = self.recipe, self.position.history
-        model = self.task.get_eval_model(ema=recipe.ema is not None)
         if self.measured is None:  # a finished run, resumed
+            model = evaluated(self.task, ema=recipe.ema is not None)
             self.measured = evaluate_accuracy(model, self.eval_loader, self.num_classes, self.accelerator)
+        model = self._whole_model()
         total = sum(entry["seconds"] for entry in history)
         images = sum(entry["seconds"] * entry["images_per_second"] for entry in history)
         result = TrainingResult(
@@ -354,6 +365,17 @@ class _Run(Assembly):
         self.accelerator.wait_for_everyone()  # no process ends the group while another still needs it
         self.accelerator.end_training()
         return result
+
+    def _whole_model(self) -> nn.Module:
+        """The trained model as one process has it."""
+        model: Any = self.task.get_eval_model(ema=self.recipe.ema is not None)
+        if not is_sharded(self.task):
+            return cast(nn.Module, model)
+        weights = whole(model.state_dict(), keep=self.is_main)
+        plain = create_model(dataclasses.replace(self.recipe, init=None), num_classes=self.num_classes)
+        if self.is_main:
+            plain.load_state_dict(weights)
+        return plain
 
     # ------------------------------------------------------------ checkpoints
 

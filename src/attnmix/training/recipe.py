@@ -177,6 +177,9 @@ class Recipe:
     """torch.compile the model."""
     grad_checkpointing: bool = False
     """Compute activations again in the backward pass: much less memory, a third more time."""
+    fsdp: Literal["no", "shard_grad_op", "full_shard"] = "no"
+    """Several processes: no keeps all in each (DDP); shard_grad_op parts gradients and optimizer state between
+    them, full_shard the weights too, which are then gathered block by block, twice a step (FSDP2)."""
     accumulation_steps: int = 1
     """Steps whose gradients are averaged into one update."""
     clip_grad: float | None = None
@@ -220,6 +223,8 @@ class Recipe:
         kind, _, index = self.device.partition(":")
         right_device = kind == "cuda" and index.isdecimal() if index else self.device in _DEVICES
         _require(right_device, "device", self.device, "auto, cpu, cuda, cuda:0, cuda:1, ... or mps")
+        right_fsdp = self.fsdp == "no" or (self.precision != "fp16" and not self.compile)
+        _require(right_fsdp, "fsdp", self.fsdp, "no with precision fp16 or compile")
         if self.clip_grad is not None:
             _require(self.clip_grad > 0, "clip_grad", self.clip_grad, "above 0, or null for no clipping")
         minutes = self.checkpoint_minutes

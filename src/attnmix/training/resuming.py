@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from torch import nn
 
 from attnmix.training.checkpoint import save_checkpoint
 from attnmix.training.plain_yaml import shown
@@ -15,6 +16,7 @@ from attnmix.training.random_states import get_rng_state, set_rng_state
 from attnmix.training.reading import recipe_defaults
 from attnmix.training.recipe import Recipe
 from attnmix.training.saved_form import check_optimizer, check_own, check_saved
+from attnmix.training.sharding import in_parts, optimizer_in_parts, whole
 from attnmix.training.sums import EpochSums
 
 __all__ = ["FREE_ON_RESUME", "Position", "differences", "load_run", "refuse_changes", "save_run"]
@@ -28,6 +30,7 @@ FREE_ON_RESUME = (
     "checkpoint_every",
     "checkpoint_minutes",
     "grad_checkpointing",
+    "fsdp",
     "nonfinite",
     "trackers",
     "loader.workers",
@@ -78,16 +81,20 @@ def save_run(
     if sums is not None:
         own["sums"] = sums.state()
     per_process = gather_object([own])
+    ema = task.get_eval_model(ema=True) if recipe.ema is not None else None
+    parts = {
+        "trainable": task.get_trainable_module().state_dict(),
+        "ema": None if ema is None else ema.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
+    parts = whole(parts, keep=accelerator.is_main_process)
     if not accelerator.is_main_process:
         return
-    ema = task.get_eval_model(ema=True) if recipe.ema is not None else None
     state = {
         **dataclasses.asdict(position),
         "recipe": recipe_defaults(recipe),
         "num_processes": accelerator.num_processes,
-        "trainable": task.get_trainable_module().state_dict(),
-        "ema": None if ema is None else ema.state_dict(),
-        "optimizer": optimizer.state_dict(),
+        **parts,
         "scaler": None if accelerator.scaler is None else accelerator.scaler.state_dict(),
         "per_process": per_process,
     }
@@ -107,11 +114,11 @@ def load_run(
     """
     try:
         check_saved(saved)
-        task.get_trainable_module().load_state_dict(saved["trainable"])
+        _load_weights(task.get_trainable_module(), saved["trainable"])
         if saved["ema"] is not None and task.has_ema():
-            task.get_eval_model(ema=True).load_state_dict(saved["ema"])
+            _load_weights(task.get_eval_model(ema=True), saved["ema"])
         check_optimizer(saved["optimizer"], optimizer)
-        optimizer.load_state_dict(saved["optimizer"])
+        optimizer.load_state_dict(optimizer_in_parts(saved["optimizer"], optimizer))
         if accelerator.scaler is not None and saved["scaler"] is not None:
             accelerator.scaler.load_state_dict(saved["scaler"])
         position = Position(**{name: saved[name] for name in ("epoch", "updates", "history")})
@@ -129,6 +136,10 @@ def load_run(
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(f"the checkpoint is not of this model, method and optimizer: {reason}") from error
     return position, own.get("sums")
+
+
+def _load_weights(module: nn.Module, state: dict[str, Any]) -> None:
+    module.load_state_dict(in_parts(state, module.state_dict()))
 
 
 def differences(saved: dict[str, Any], now: Recipe) -> dict[str, tuple[Any, Any]]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attnmix.mixing import LabelMaps, class_labels
+from attnmix.training.sharding import whole
 
 __all__ = ["diverged", "first_unsound", "keep_batch", "unsound_weight"]
 
@@ -17,8 +18,8 @@ def first_unsound(losses: list[Tensor]) -> int | None:
 
 
 def unsound_weight(module: nn.Module) -> str | None:
-    """The name of the first parameter that is not finite."""
-    finite = torch.stack([parameter.isfinite().all() for parameter in module.parameters()])
+    """The name of the first parameter that is not finite; of parameters in parts (FSDP2), in any process's."""
+    finite = torch.stack([whole(parameter.isfinite().all()) for parameter in module.parameters()])
     if finite.all():
         return None
     names = [name for name, _ in module.named_parameters()]
