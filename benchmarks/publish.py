@@ -1,6 +1,6 @@
-"""Draw the charts of all results, and renew their tables in docs/performance.md.
+"""Draw the charts of all results, and renew their tables in docs/performance.md and docs/scaling.md.
 
-The page holds a table between `<!-- results: STEM -->` and `<!-- end -->`, made from benchmarks/results/STEM.md.
+A page holds a table between `<!-- results: STEM -->` and `<!-- end -->`, made from benchmarks/results/STEM.md.
 """
 
 import json
@@ -13,7 +13,8 @@ from attnmix.report.benchmark import ratio_chart
 from attnmix.report.style import png
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "docs" / "performance.md", ROOT / "docs" / "scaling.md")
 CHARTS = {"step": ratio_chart, "attention": attention_cost}
 
 
@@ -23,8 +24,9 @@ def main() -> None:
         if draw is not None:
             chart = draw(json.loads(path.read_text(encoding="utf-8"))["rows"])
             print(write_whole(path.with_suffix(".png"), png(chart)).relative_to(ROOT))
-    write_whole(PAGE, renewed(PAGE.read_text(encoding="utf-8"), RESULTS).encode())
-    print(PAGE.relative_to(ROOT))
+    for page in PAGES:
+        write_whole(page, renewed(page.read_text(encoding="utf-8"), RESULTS).encode())
+        print(page.relative_to(ROOT))
 
 
 def renewed(page: str, results: Path) -> str:

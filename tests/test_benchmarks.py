@@ -46,9 +46,10 @@ def publish():
 
 def test_the_page_shows_the_results_as_they_are():
     module = publish()
-    page = module.PAGE.read_text()
-    assert page.count("<!-- results: ") == page.count("<!-- end -->") >= 4
-    assert module.renewed(page, module.RESULTS) == page
+    for path in module.PAGES:
+        page = path.read_text()
+        assert page.count("<!-- results: ") == page.count("<!-- end -->") >= 2
+        assert module.renewed(page, module.RESULTS) == page
     for path in module.RESULTS.rglob("*.json"):
         command = json.loads(path.read_text())["settings"]["command"]
         assert command.startswith(("attnmix bench ", "python benchmarks/", "benchmarks/run_gpu.sh"))
@@ -58,3 +59,22 @@ def test_a_marked_table_is_replaced_and_nothing_else(tmp_path):
     (tmp_path / "step.md").write_text("| new |\n")
     page = "before\n<!-- results: step -->\n| old |\n\nold note\n<!-- end -->\nafter"
     assert publish().renewed(page, tmp_path) == "before\n<!-- results: step -->\n| new |\n<!-- end -->\nafter"
+
+
+@pytest.mark.slow
+def test_the_scaling_script_measures_two_processes_and_forecasts(tmp_path):
+    words = ["--model", "test_vit", "--batch_size", "2", "--rounds", "3", "--out", str(tmp_path)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "scaling.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = json.loads((tmp_path / "scaling-cpu.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == [
+        "alone", "side by side", "DDP", "FSDP2 shard_grad_op", "FSDP2 full_shard", "all-reduce",
+    ]  # fmt: skip
+    assert [row["processes"] for row in rows] == [1, 2, 2, 2, 2, 2]
+    assert all(min(row["seconds"]) > 0 for row in rows)
+    found = json.loads((tmp_path / "forecast.json").read_text())
+    assert {row["gpus"] for row in found["rows"]} == {8, 64, 512}
+    assert all(0 < row["efficiency"] <= 1 for row in found["rows"])
+    small = found["rows"][0]
+    assert small["flops"] / small["batch_size"] == pytest.approx(3 * 2 * 4.6e9, rel=0.02)  # as published
