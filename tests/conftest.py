@@ -1,6 +1,9 @@
 """Small models that every test can afford."""
 
+import os
 from collections.abc import Callable
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of what tests start, too: workers share the cores already
 
 import pytest
 import torch

@@ -1,6 +1,5 @@
 """Full disks, folders that cannot be written, signals and dead processes, as the command meets them."""
 
-import contextlib
 import json
 import os
 import re
@@ -55,9 +54,12 @@ def started():
 
     yield start
     for run in runs:
-        with contextlib.suppress(ProcessLookupError):  # torchrun's workers are of its session
-            os.killpg(run.pid, signal.SIGKILL)
-        run.wait()
+        run.terminate()  # torchrun's workers have sessions of their own, and end with it
+        try:
+            run.wait(5 * SOON)
+        except subprocess.TimeoutExpired:
+            run.kill()
+            run.wait()
 
 
 def saved(tmp_path, **changed):
