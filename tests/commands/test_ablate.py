@@ -188,7 +188,10 @@ def test_names_in_capitals_and_paths(preset_file):
         ({"rows": [{"label": "a", "paper": 1, "further": {"ms": None}}]}, "ms is None, but must be a number"),
         ({"method": None}, "row 1 names no method"),
         ({"reference": "plane"}, "reference 'plane' is no row; did you mean 'plain'"),
-        ({"rows": [{"label": "plain", "paper": 1}] * 2}, "'plain' is the label of two rows"),
+        (
+            {"rows": [{"label": "plain", "paper": 1}, {"label": "plain", "paper": 1}]},
+            "'plain' is the label of two rows",
+        ),
         (
             {"rows": [{"label": "plain", "paper": 1, "options": {"provider": "big"}}]},
             "row 'plain' names provider 'big', which providers lacks",

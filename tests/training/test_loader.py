@@ -261,7 +261,7 @@ def test_a_killed_worker_says_what_to_do():
     message = (
         r"DataLoader worker \(pid.*\d+\).*: most likely the memory .*\(/dev/shm\) ran out; lower loader.workers"
     )
-    with pytest.raises(OSError, match=message):
+    with pytest.raises(OSError, match=message), explain_dead_workers():
         list(epoch_batches(loader, 3))
 
 

@@ -11,6 +11,17 @@ class Alone:
     num_processes = 1
 
 
+@pytest.fixture(autouse=True)
+def _heard():
+    """Tests that run in the background may have been told to ignore them."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_signals_are_noted_and_handlers_given_back(number):
     before = [signal.getsignal(each) for each in SIGNALS]
