@@ -47,7 +47,7 @@ format: $(STAMP)  ## put the code in shape
 	$(BIN)/ruff format src tests benchmarks examples
 	$(BIN)/ruff check --fix src tests benchmarks examples
 
-bench: $(STAMP)  ## all tables of docs/performance.md but the GPU's (half an hour)
+bench: $(STAMP)  ## all tables of docs/performance.md and docs/scaling.md but the GPU's (half an hour)
 	@echo "== timing training steps, interleaved, one thread"
 	$(BIN)/attnmix bench step --models deit_tiny_patch16_224,deit_small_patch16_224 \
 		--methods all,smmix:consistency=false:block=5 --rounds 15 --out benchmarks/results
@@ -57,6 +57,8 @@ bench: $(STAMP)  ## all tables of docs/performance.md but the GPU's (half an hou
 	$(BIN)/attnmix bench data quickstart --workers_list 0,1,2 --out benchmarks/results
 	@echo "== timing the accuracy question"
 	$(BIN)/python benchmarks/evaluation.py
+	@echo "== timing two processes"
+	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/publish.py
 
 lock: $(STAMP)  ## renew requirements.lock: names and versions only
