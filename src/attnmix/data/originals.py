@@ -1,9 +1,11 @@
 """The real pictures behind both embedded sets: scikit-learn's 1797 handwritten digits, and their splits."""
 
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from attnmix.data._nearest import nearest
 
@@ -17,8 +19,12 @@ SPLITS = {"train": (0, 1000), "test": (1000, 1797), "train-fit": (0, 800), "vali
 @cache
 def load_originals() -> tuple[torch.Tensor, torch.Tensor]:
     """Ink in [0, 1] (float64 [1797, 8, 8]) and digits (int64 [1797]); shared, so not to be written to."""
-    digits = load_digits()
-    return torch.from_numpy(digits.images) / 16, torch.from_numpy(digits.target).long()
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    # not through scikit-learn, whose import (pandas, SciPy) is a fifth of what every command would wait for
+    rows = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    return torch.from_numpy(rows[:, :-1].reshape(-1, 8, 8)) / 16, torch.from_numpy(rows[:, -1]).long()
 
 
 def originals_of(split: str, splits: dict[str, tuple[int, int]] = SPLITS) -> range:
