@@ -26,40 +26,36 @@ with atheris.instrument_imports(include=["attnmix.training", "attnmix.data", "ya
 FOLDER = Path(tempfile.mkdtemp())
 
 
+def _written(name: str, data: bytes) -> Path:
+    path = FOLDER / name
+    path.write_bytes(data)
+    return path
+
+
 def read_recipe(data: bytes) -> None:
     """A recipe's file."""
-    path = FOLDER / "recipe.yaml"
-    path.write_bytes(data)
-    reading.load_recipe(path)
+    reading.load_recipe(_written("recipe.yaml", data))
 
 
 def read_checkpoint(data: bytes) -> None:
     """A checkpoint's file."""
-    path = FOLDER / "checkpoint.pt"
-    path.write_bytes(data)
-    checkpoint.load_checkpoint(path)
+    checkpoint.load_checkpoint(_written("checkpoint.pt", data))
 
 
 def read_label_maps(data: bytes) -> None:
     """The description of label maps; or, behind a first byte below 128, the header of their scores."""
     if data[:1] < b"\x80":
-        path = FOLDER / "scores.npy"
-        path.write_bytes(data[1:])
-        label_maps._open_array(path, (1,), label_maps.np.dtype("f2"))
-    path = FOLDER / "maps.json"
-    path.write_bytes(data)
-    label_maps.read_about(path)
+        label_maps._open_array(_written("scores.npy", data[1:]), (1,), label_maps.np.dtype("f2"))
+    label_maps.read_about(_written("maps.json", data))
 
 
 def read_annotation(data: bytes) -> None:
     """An XML file; and its bytes as packed runs."""
-    path = FOLDER / "a.xml"
-    path.write_bytes(data)
     text = data.decode("latin-1")
     try:
         outlines.segmentation_mask({"size": [3, 4], "counts": text}, (3, 4))
     except ValueError:
-        read_xml(path)
+        read_xml(_written("a.xml", data))
 
 
 def _seeds() -> dict[str, list[bytes]]:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 __all__ = ["Cluster", "Forecast", "Work", "all_reduce_seconds", "forecast"]
 
 BACKWARD = 2 / 3  # of a step's arithmetic; gradients are summed meanwhile, from the head down
-BUCKET = (
-    25 * 2**20
-)  # bytes: DistributedDataParallel sums gradients in buckets, the last with nothing to hide behind
+# bytes: DistributedDataParallel sums gradients in buckets, the last with nothing to hide behind
+BUCKET = 25 * 2**20
 FP32 = 4  # bytes of a gradient
 
 

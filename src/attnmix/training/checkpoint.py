@@ -2,7 +2,7 @@
 
 Written aside, synced, then moved into place, so that a crash at any moment leaves a whole one. Loaded with
 `weights_only=True`: nothing is ever unpickled into code (Accelerate's `load_state` would). Every byte is checked
-against its part's checksum first, which torch does not do: 0.07 s for 100 MB.
+against its part's checksum first, which torch does not do.
 """
 
 import contextlib

@@ -220,11 +220,11 @@ class _Run(Assembly):
         norm = torch.zeros(())
         if limit is not None or skips:
             parameters = self.task.get_clip_parameters()
-            norm = whole(self.accelerator.clip_grad_norm_(parameters, math.inf if limit is None else limit))
+            norm = self.accelerator.clip_grad_norm_(parameters, math.inf if limit is None else limit)
         first = self.optimizer.param_groups[0]
         self.sums.lr = first["lr"] / first.get("lr_scale", 1.0)  # the rate before layer_decay
         # the gradients' norm is the same in all processes; with fp16 the scaler skips by itself
-        if skips and self.accelerator.scaler is None and not torch.as_tensor(norm).isfinite():
+        if skips and self.accelerator.scaler is None and not torch.as_tensor(whole(norm)).isfinite():
             self._skip(epoch, index, batch)
         else:
             self.optimizer.step()

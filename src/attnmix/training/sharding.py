@@ -1,7 +1,8 @@
 """FSDP2: weights, gradients and optimizer state in parts, one part to each process, by torch's `fully_shard`.
 
 Accelerate's own FSDP takes processes on GPUs alone. What else a run has of Accelerate (loaders, precision,
-metrics) does not ask how the weights are kept.
+metrics) does not ask how the weights are kept. torch.distributed.checkpoint would name an optimizer's state by
+parameters; here a checkpoint is the same whether weights were in parts or not.
 """
 
 from collections.abc import Mapping
