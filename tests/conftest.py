@@ -1,7 +1,7 @@
 """Small models that every test can afford."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of what tests start, too: workers share the cores already
 
@@ -10,6 +10,8 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
+from tests.nursery import Nursery
+
 NUM_CLASSES = 5
 
 
@@ -17,6 +19,13 @@ NUM_CLASSES = 5
 def _repeatable() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Starts processes at once: nursery.run(function, ...), nursery.ranks(processes, function, ...)."""
+    with Nursery() as found:
+        yield found
 
 
 @pytest.fixture

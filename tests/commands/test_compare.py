@@ -1,5 +1,7 @@
+import contextlib
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +13,7 @@ import torch
 
 import attnmix
 from attnmix.cli import main
+from attnmix.training.checkpoint import has_checkpoint
 
 TINY = [
     "--model_options.embed_dim", "16", "--model_options.depth", "2", "--model_options.num_heads", "2",
@@ -95,12 +98,16 @@ def test_a_changed_recipe_is_refused_rather_than_mixed_in(compared, capsys):
     assert "was begun with epochs 1, not 3" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_killed_it_goes_on_where_it_stopped(tmp_path):
-    command = [sys.executable, "-m", "attnmix", "compare", "quickstart", *SCENES, "--epochs", "40",
-               "--methods", "none", "--out", str(tmp_path)]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    metrics = tmp_path / "runs" / "none-seed0" / "metrics.jsonl"
+@contextlib.contextmanager
+def begun(out, *words):
+    """The command in a process group of its own, three epochs of none's run over, and what counts them."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "attnmix", "compare", "quickstart", *SCENES, *words, "--out", str(out)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        # a test run in the background ignores Ctrl-C, and what it starts would too
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    metrics = out / "runs" / "none-seed0" / "metrics.jsonl"
 
     def epochs():
         return len(metrics.read_text().splitlines()) if metrics.is_file() else 0
@@ -108,12 +115,35 @@ def test_killed_it_goes_on_where_it_stopped(tmp_path):
     deadline = time.monotonic() + 500
     while epochs() < 3 and time.monotonic() < deadline:
         time.sleep(0.2)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    time.sleep(2)  # its worker ends with it
-    stopped_at = epochs()
-    time.sleep(1)
-    assert 3 <= epochs() == stopped_at < 40
+    try:
+        yield process, epochs
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_with_every_run_saved(tmp_path):
+    with begun(tmp_path, "--epochs", "2000", "--methods", "none,cutmix", "--jobs", "2") as (process, _):
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        told, _ = process.communicate(timeout=100)
+        assert process.returncode == 130
+    assert "interrupted: the same command goes on from here" in told
+    assert "Traceback" not in told
+    for run in ("none-seed0", "cutmix-seed0"):
+        assert has_checkpoint(tmp_path / "runs" / run)
+
+
+@pytest.mark.slow
+def test_killed_it_goes_on_where_it_stopped(tmp_path):
+    with begun(tmp_path, "--epochs", "40", "--methods", "none") as (process, epochs):
+        process.kill()
+        process.wait()
+        time.sleep(2)  # its worker ends with it
+        stopped_at = epochs()
+        time.sleep(1)
+        assert 3 <= epochs() == stopped_at < 40
+    metrics = tmp_path / "runs" / "none-seed0" / "metrics.jsonl"
     lines = metrics.read_text().splitlines()
     assert compare(tmp_path, "--methods", "none", "--epochs", "40") == 0
     assert metrics.read_text().splitlines()[: stopped_at - 1] == lines[: stopped_at - 1]

@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
 import attnmix
@@ -68,9 +67,11 @@ def test_gradient_checkpointing_gives_the_same_step_or_says_why_not(name):
         assert torch.allclose(one, two, atol=1e-5)
 
 
-def one_process(rank, world, folder):
+def one_process(folder):
+    """Of two: losses and gradients of a step by every method, to a file of its rank."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world, init_method=f"file://{folder}/meeting")
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
     images, labels = make_batch(8)
     mine = slice(4 * rank, 4 * rank + 4)
     found = {}
@@ -99,8 +100,8 @@ def one_process(rank, world, folder):
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_mean_of_two_single_ones_also_in_parts(tmp_path):
-    mp.spawn(one_process, (2, str(tmp_path)), nprocs=2)
+def test_two_processes_give_the_mean_of_two_single_ones_also_in_parts(nursery, tmp_path):
+    nursery.ranks(2, one_process, tmp_path)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     images, labels = make_batch(8)
     for name in NAMES:

@@ -12,7 +12,7 @@ import pytest
 
 from attnmix.training import save_recipe
 from attnmix.training.checkpoint import load_checkpoint, load_latest
-from tests.reliability.children import Nursery
+from tests.reliability.children import train_until
 from tests.training.conftest import tiny_recipe
 
 LONG = {"epochs": 2000, "schedule": {"warmup_epochs": 1}}
@@ -109,25 +109,19 @@ def test_when_a_process_dies_the_other_ends(started, tmp_path):
     assert load_latest(out)[1] is None
 
 
-@pytest.fixture(scope="module")
-def nursery():
-    with Nursery() as found:
-        yield found
-
-
 @pytest.mark.slow
 def test_a_full_disk_ends_the_run_and_keeps_what_there_was(nursery, tmp_path):
     recipe = saved(tmp_path, epochs=4)
-    assert nursery.train(recipe, tmp_path / "run", kill_in=["save", 3])["signal"] == signal.SIGKILL
+    assert nursery.run(train_until, recipe, tmp_path / "run", kill_in=["save", 3])["signal"] == signal.SIGKILL
     size = (tmp_path / "run" / "checkpoint.pt").stat().st_size
-    ended = nursery.train(recipe, tmp_path / "run", resume=True, file_limit=size // 2)
+    ended = nursery.run(train_until, recipe, tmp_path / "run", resume=True, file_limit=size // 2)
     assert ended["signal"] == 0
     assert re.search(
         r"OSError: the checkpoint .* cannot be written \(.*\); the last whole checkpoint is", ended["error"]
     )
     assert load_checkpoint(tmp_path / "run" / "checkpoint.pt")["epoch"] == 2
     assert not list((tmp_path / "run").glob("*.part"))
-    assert nursery.train(recipe, tmp_path / "run", resume=True)["error"] == ""
+    assert nursery.run(train_until, recipe, tmp_path / "run", resume=True)["error"] == ""
     assert len(json.loads((tmp_path / "run" / "result.json").read_text())["history"]) == 4
 
 

@@ -7,18 +7,12 @@ import pytest
 
 from attnmix.training import save_recipe
 from attnmix.training.checkpoint import has_checkpoint, load_checkpoint, load_latest
-from tests.reliability.children import Nursery
+from tests.reliability.children import train_until
 from tests.training.conftest import tiny_recipe
 from tests.training.test_resuming import BUSY, same, untimed
 
 KILLS = 50
 CRASHES = [(name, call) for name in ("save", "fsync", "link", "replace") for call in (1, 2, 5)]
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    with Nursery() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +25,7 @@ def recipe(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(nursery, recipe):
     """The run that nothing happens to: its folder, and how long it takes."""
-    ended = nursery.train(recipe, recipe.parent / "whole")
+    ended = nursery.run(train_until, recipe, recipe.parent / "whole")
     assert (ended["signal"], ended["error"]) == (0, "")
     return recipe.parent / "whole", ended["seconds"]
 
@@ -47,7 +41,8 @@ def test_killed_at_random_moments(nursery, recipe, whole, tmp_path):
     while kills < KILLS:
         out = tmp_path / f"run{runs}"
         resume = has_checkpoint(out)
-        ended = nursery.train(recipe, out, resume=resume, kill_after=draw.uniform(0, 0.4 * length))
+        after = draw.uniform(0, 0.15 * length)
+        ended = nursery.run(train_until, recipe, out, resume=resume, kill_after=after)
         if ended["signal"] == signal.SIGKILL:
             kills += 1
             if has_checkpoint(out):
@@ -67,9 +62,9 @@ def test_killed_at_random_moments(nursery, recipe, whole, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "call"), CRASHES)
 def test_killed_while_a_checkpoint_is_written(nursery, recipe, whole, tmp_path, name, call):
-    assert nursery.train(recipe, tmp_path, kill_in=[name, call])["signal"] == signal.SIGKILL
+    assert nursery.run(train_until, recipe, tmp_path, kill_in=[name, call])["signal"] == signal.SIGKILL
     if has_checkpoint(tmp_path):
         _, notice = load_latest(tmp_path)
         assert notice is None
-    assert nursery.train(recipe, tmp_path, resume=has_checkpoint(tmp_path))["error"] == ""
+    assert nursery.run(train_until, recipe, tmp_path, resume=has_checkpoint(tmp_path))["error"] == ""
     assert same(checkpoint(tmp_path), checkpoint(whole[0]))

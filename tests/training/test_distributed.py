@@ -1,14 +1,15 @@
 """Two processes on the CPU, as torchrun starts them."""
 
+import hashlib
 import json
-import re
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from attnmix.training import save_recipe
+import attnmix
+from attnmix.training import load_recipe, save_recipe, train
 from attnmix.training.checkpoint import load_checkpoint
 
 
@@ -36,34 +37,27 @@ def test_two_processes_train_one_model(tmp_path):
     assert saved["num_processes"] == 2
 
 
-WORKER = """
-import hashlib, sys
-import attnmix
-from attnmix.training import load_recipe, train
+def trained_weights(recipe, out):
+    """Train, in a process that does nothing else; a digest of the weights at its end."""
+    made = []
 
-made = []
-class Watched(attnmix.MixTask):
-    def __init__(self, *args, **options):
-        super().__init__(*args, **options)
-        made.append(self)
-attnmix.MixTask = Watched
-train(load_recipe(sys.argv[1]), sys.argv[2], progress=False)
-digest = hashlib.sha256()
-for parameter in made[0].get_trainable_module().parameters():
-    digest.update(parameter.detach().numpy().tobytes())
-print(f"weights {digest.hexdigest()}")
-"""
+    class Watched(attnmix.MixTask):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append(self)
+
+    attnmix.MixTask = Watched
+    train(load_recipe(recipe), out, progress=False)
+    digest = hashlib.sha256()
+    for parameter in made[0].get_trainable_module().parameters():
+        digest.update(parameter.detach().numpy().tobytes())
+    return digest.hexdigest()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"aug_repeats": 3, "augment": {"no_aug": False, "re_prob": 0.5}}])
-def test_both_processes_end_with_the_same_weights(tiny, tmp_path, more):
+def test_both_processes_end_with_the_same_weights(nursery, tiny, tmp_path, more):
     options = {"mixup_prob": 0.5, "token_head": True}
     save_recipe(tiny(method="smmix", method_options=options, **more), tmp_path / "recipe.yaml")
-    (tmp_path / "worker.py").write_text(WORKER)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += [str(tmp_path / "worker.py"), str(tmp_path / "recipe.yaml"), str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    first, second = re.findall(r"weights ([0-9a-f]{64})", done.stdout)
+    first, second = nursery.ranks(2, trained_weights, tmp_path / "recipe.yaml", tmp_path / "run")
     assert first == second

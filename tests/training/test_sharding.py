@@ -1,18 +1,15 @@
 """FSDP2 on two processes: weights in parts, the same run."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import timm
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from attnmix.cli import main
 from attnmix.training import save_recipe, train
 from attnmix.training.checkpoint import load_checkpoint
 from attnmix.training.sharding import in_parts, is_sharded, optimizer_in_parts, shard, whole
@@ -23,13 +20,9 @@ from tests.training.test_resuming import BUSY
 EXACT = 1e-5  # float32 sums in another order
 
 
-def run(recipe, out, *typed):
+def run(nursery, recipe, out, *typed):
     save_recipe(recipe, out.with_suffix(".yaml"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "attnmix", "train", str(out.with_suffix(".yaml")), "--out", str(out), *typed]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment)
-    assert done.returncode == 0, done.stderr
+    assert nursery.ranks(2, main, ["train", out.with_suffix(".yaml"), "--out", out, *typed]) == [0, 0]
     return json.loads((out / "result.json").read_text())
 
 
@@ -39,13 +32,14 @@ def close(one, other):
 
 
 @pytest.mark.slow
-def test_a_run_in_parts_is_the_run_in_whole_also_resumed_as_another(tiny, tmp_path):
+def test_a_run_in_parts_is_the_run_in_whole_also_resumed_as_another(nursery, tiny, tmp_path):
     recipe = tiny(**{**BUSY, "clip_grad": 0.5, "nonfinite": "skip", "schedule": {"sched": "constant"}})
-    wanted = run(recipe, tmp_path / "whole")
-    run(recipe, tmp_path / "parts", "--fsdp", "full_shard", "--epochs", "2")
+    wanted = run(nursery, recipe, tmp_path / "whole")
+    run(nursery, recipe, tmp_path / "parts", "--fsdp", "full_shard", "--epochs", "2")
     kept = load_checkpoint(tmp_path / "parts" / "checkpoint.pt")
     assert not any(isinstance(value, DTensor) for value in kept["trainable"].values())
-    found = run(recipe, tmp_path / "parts", "--fsdp", "shard_grad_op", "--grad_checkpointing", "true", "--resume")
+    more = ["--fsdp", "shard_grad_op", "--grad_checkpointing", "true", "--resume"]
+    found = run(nursery, recipe, tmp_path / "parts", *more)
     for before, after in zip(wanted["history"], found["history"], strict=True):
         for name in ("train_loss", "eval_loss", "ema_loss", "eval_top1", "lr"):
             assert before[name] == pytest.approx(after[name], abs=EXACT), name
@@ -67,9 +61,11 @@ def test_on_one_process_it_changes_nothing_and_says_so(tiny, tmp_path, capsys):
     assert asked.history[0]["train_loss"] == plain.history[0]["train_loss"]
 
 
-def parts(rank, folder):
+def parts():
+    """What one process of two finds."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{folder}/meeting")
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
     task = make_task("token-labeling")
     before = {name: value.clone() for name, value in task.get_trainable_module().state_dict().items()}
     task.setup_ema(decay=0.9)
@@ -113,8 +109,8 @@ def local_size(weight):
 
 
 @pytest.mark.slow
-def test_weights_are_parted_and_put_together(tmp_path):
-    mp.spawn(parts, (str(tmp_path),), nprocs=2)
+def test_weights_are_parted_and_put_together(nursery):
+    nursery.ranks(2, parts)
 
 
 def test_what_is_whole_stays():

@@ -1,8 +1,5 @@
 """Even batches of uneven shares, in real processes; and the line on who saw how much."""
 
-import json
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -41,37 +38,28 @@ def test_one_process_has_every_item_once():
     assert gathered(Accelerator(cpu=True), []) == []
 
 
-WORKER = """
-import json, sys
-from accelerate import Accelerator
-sys.path.insert(0, sys.argv[1])
-from attnmix.training.shares import told_shares
-from tests.training.test_shares import gathered
+SIZES = ([8, 8, 8], [10, 9, 0], [0, 0, 7], [1, 0, 0], [0, 0, 0], [3, 12, 5], [5, 5, 2])
 
-accelerator = Accelerator(cpu=True)
-rank = accelerator.process_index
-found = {}
-for sizes in ([8, 8, 8], [10, 9, 0], [0, 0, 7], [1, 0, 0], [0, 0, 0], [3, 12, 5], [5, 5, 2]):
-    first = sum(sizes[:rank])
-    found[str(sizes)] = gathered(accelerator, range(first, first + sizes[rank]))
-line = told_shares(accelerator, 10 + rank, expected=33, rounding=4)
-if accelerator.is_main_process:
-    print("FOUND " + json.dumps([found, line]))
-accelerator.end_training()
-"""
+
+def uneven_shares():
+    """Of one process of three: the labels gathered for each of `SIZES`, and the line on who saw how much."""
+    accelerator = Accelerator(cpu=True)
+    rank = accelerator.process_index
+    starts = [sum(sizes[:rank]) for sizes in SIZES]
+    found = [
+        gathered(accelerator, range(first, first + sizes[rank]))
+        for first, sizes in zip(starts, SIZES, strict=True)
+    ]
+    line = told_shares(accelerator, 10 + rank, expected=33, rounding=4)
+    accelerator.end_training()
+    return found, line
 
 
 @pytest.mark.slow
-def test_uneven_shares_of_three_processes(tmp_path, pytestconfig):
-    (tmp_path / "worker.py").write_text(WORKER)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    command += [str(tmp_path / "worker.py"), str(pytestconfig.rootpath)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found, line = json.loads(next(text for text in done.stdout.splitlines() if text.startswith("FOUND"))[6:])
-    assert len(found) == 7
-    for sizes, labels in found.items():
-        assert sorted(labels) == list(range(sum(json.loads(sizes)))), sizes
+def test_uneven_shares_of_three_processes(nursery):
+    found, line = nursery.ranks(3, uneven_shares)[0]
+    for sizes, labels in zip(SIZES, found, strict=True):
+        assert sorted(labels) == list(range(sum(sizes))), sizes
     assert line == (
         "samples seen in the first epoch: rank 0 10, rank 1 11, rank 2 12 of 33; warning: the ranks differ by 2, "
         "and each should see as many"

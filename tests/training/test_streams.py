@@ -2,10 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 
 import datasets
 import pytest
@@ -20,7 +19,6 @@ from tests.stream_sets import picture, write_info, write_parquet, write_shards
 
 MODEL_OPTIONS = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2}
 TRAIN, EVAL = [8, 8, 8, 8], [5, 2, 6]  # samples of each shard; numbered from 0, and from 100
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -72,14 +70,8 @@ def test_one_process_trains_on_a_stream(words, tmp_path, workers):
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_a_stream(words, tmp_path):
-    done = subprocess.run(
-        [*LAUNCH, "-m", "attnmix", "train", "quickstart", *words, "--loader.workers=2"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+def test_two_processes_train_on_a_stream(nursery, words, tmp_path):
+    assert nursery.ranks(2, main, ["train", "quickstart", *words, "--loader.workers=2"]) == [0, 0]
     assert evaluated(tmp_path / "run") == LABELS  # each once, though the shards do not divide by 2
 
 
@@ -141,19 +133,9 @@ def numbers(images, inputs):
     return (red * 255).round().int().tolist()
 
 
-WORKER = """
-import json, sys
-from pathlib import Path
-import datasets
-sys.path.insert(0, sys.argv[1])
-from attnmix.training import load_recipe
-from tests.training.test_streams import walk
-
-datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
-for path in sys.argv[2:]:
-    found = walk(load_recipe(path), Path(path).parent)
-    Path(path + ".json").write_text(json.dumps(found))
-"""
+def walk_all(paths):
+    datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0
+    return [walk(load_recipe(path), Path(path).parent) for path in paths]
 
 
 def recipes(folder):
@@ -185,17 +167,14 @@ def recipes(folder):
 
 
 @pytest.mark.slow
-def test_two_processes_read_shares_of_their_own(tmp_path, pytestconfig):
+def test_two_processes_read_shares_of_their_own(nursery, tmp_path):
     paths = {}
     for name, recipe in recipes(tmp_path):
         paths[name] = tmp_path / f"{name}.yaml"
         save_recipe(recipe, paths[name])
-    (tmp_path / "worker.py").write_text(WORKER)
-    command = [*LAUNCH, str(tmp_path / "worker.py"), str(pytestconfig.rootpath), *map(str, paths.values())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
-    assert done.returncode == 0, done.stderr
-    for name, path in paths.items():
-        ranks = json.loads(path.with_name(path.name + ".json").read_text())
+    found = nursery.ranks(2, walk_all, list(paths.values()))
+    assert found[0] == found[1]  # gathered
+    for name, ranks in zip(paths, found[0], strict=True):
         assert len(ranks) == 2
         orders = []
         for epoch in (0, 1):

@@ -2,9 +2,10 @@
 
 import itertools
 import json
-import multiprocessing
+import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ ENTRY_KEYS = {
     "label", "method", "method_options", "seed", "top1", "top5", "train_top1", "seconds", "images_per_second",
     "history", "confusion", "class_names", "label_content_error", "recipe",
 }  # fmt: skip
-SAVED_WITHIN = 30  # seconds
+SAVED_WITHIN = 120  # seconds
 LOOKED_AT = 512  # images on which labels are judged
 
 
@@ -125,21 +126,50 @@ def do_runs(runs: Sequence[Run], *, jobs: int, say: Callable[[str], None]) -> li
     if len(open_runs) < len(runs):
         say(f"{len(runs) - len(open_runs)} of {len(runs)} runs are done already")
     if open_runs:
-        # forked children inherit torch's thread pools half-alive
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(jobs, len(open_runs)), mp_context=context, initializer=_end_with_parent)
+        pool = ProcessPoolExecutor(min(jobs, len(open_runs)), mp_context=_context(), initializer=_end_with_parent)
         try:
             futures = {run.folder: pool.submit(_do_run, run) for run in open_runs}
             _follow(open_runs, futures, say)
             for run in open_runs:
                 entries[run.folder] = futures[run.folder].result()
-        except BaseException:
-            for process in list((pool._processes or {}).values()):
-                process.terminate()
+        except BaseException as error:
+            _end(list((pool._processes or {}).values()))
+            if isinstance(error, KeyboardInterrupt):
+                say("interrupted: the same command goes on from here")
             raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
     return [entry for run in runs if (entry := entries[run.folder]) is not None]
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    """How workers start: anew, as forks of this process would inherit torch's thread pools half-alive.
+
+    On Linux without CUDA they fork from a process that has only imported what they need, and so start at once.
+    With CUDA they do not: an import may touch it, and after that no fork can use it.
+    """
+    if sys.platform != "linux" or torch.cuda.is_available():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _end(workers: list[multiprocessing.Process]) -> None:
+    """End them within `SAVED_WITHIN` seconds, their runs saved where they are; at once on a second Ctrl-C.
+
+    A worker that is just saving takes the signal for a second request to do so, and would then wait for its next
+    run on a lock that another took with it: hence more than one signal.
+    """
+    until = time.monotonic() + SAVED_WITHIN
+    try:
+        while time.monotonic() < until and (alive := [worker for worker in workers if worker.is_alive()]):
+            for worker in alive:
+                worker.terminate()
+            multiprocessing.connection.wait([worker.sentinel for worker in alive], timeout=0.5)
+    finally:
+        for worker in workers:
+            worker.kill()
 
 
 def _end_with_parent() -> None:
