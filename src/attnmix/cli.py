@@ -14,8 +14,9 @@ from typing import Any
 
 import jsonargparse
 
+from attnmix._nearest import nearest
 from attnmix.training.arguments import parse_over_recipe, show_recipe_values
-from attnmix.training.reading import load_recipe, nearest
+from attnmix.training.reading import load_recipe
 
 # A command is a module of attnmix.commands: see there. One that has COMMANDS of its own is a group of these.
 COMMANDS = {

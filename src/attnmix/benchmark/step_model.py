@@ -1,6 +1,5 @@
 """The model whose steps are measured, and a batch of noise for it."""
 
-import difflib
 import re
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
+from attnmix._nearest import nearest
 from attnmix.backbone import BackboneView
 from attnmix.benchmark.step_settings import StepSettings
 
@@ -45,9 +45,7 @@ def model_and_batch(name: str, settings: StepSettings) -> tuple[nn.Module, Tenso
 
 def _create(name: str, settings: StepSettings) -> nn.Module:
     if not timm.is_model(name):
-        near = difflib.get_close_matches(name, timm.list_models(), n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"unknown model {name!r}{hint}; see `attnmix list models`")
+        raise ValueError(f"unknown model {name!r}{nearest(name, timm.list_models())}; see `attnmix list models`")
     options: dict[str, Any] = {"drop_path_rate": 0.0}
     if settings.image_size is not None:
         options["img_size"] = settings.image_size

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attnmix._nearest import nearest
 from attnmix.training.plain_yaml import load_plain
-from attnmix.training.reading import nearest
 
 PRESETS = Path(__file__).resolve().parent.parent / "ablations"
 KEYS = ("column", "reference", "depth", "method", "options", "providers", "measured", "rows")

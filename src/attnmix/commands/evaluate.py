@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from attnmix.training.reading import nearest
+from attnmix._nearest import nearest
 
 if TYPE_CHECKING:
     from attnmix.evaluation.exam import Exam, Question

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
+from attnmix._nearest import nearest
 from attnmix.commands.ablations import known_presets, preset_title
-from attnmix.training.reading import known_overlays, known_recipes, nearest
+from attnmix.training.reading import known_overlays, known_recipes
 
 if TYPE_CHECKING:
     from attnmix.methods import MixMethod

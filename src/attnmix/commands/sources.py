@@ -7,13 +7,14 @@ from pathlib import Path
 
 import timm
 
+from attnmix._nearest import nearest
 from attnmix.commands.trained import EXPORT
 from attnmix.evaluation.store import folder_name
 from attnmix.methods import METHODS
 from attnmix.training import Recipe, load_recipe
 from attnmix.training.checkpoint import CHECKPOINT, load_checkpoint
 from attnmix.training.loop import RECIPE
-from attnmix.training.reading import nearest, recipe_from_saved
+from attnmix.training.reading import recipe_from_saved
 
 CONFIG = "config.json"
 FORMS = "a run, a folder of runs, an exported model, a checkpoint.pt, a timm name, or TIMM_NAME@WEIGHTS_FILE"

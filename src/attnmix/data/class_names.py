@@ -9,7 +9,7 @@ import torch
 from timm.data import ImageNetInfo, infer_imagenet_subset
 from torch import Tensor, nn
 
-from attnmix.data._nearest import nearest
+from attnmix._nearest import nearest
 
 _SYNSET = re.compile(r"n\d{8}")
 

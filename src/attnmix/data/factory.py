@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnmix.data._nearest import check_keys, nearest
+from attnmix._nearest import check_keys, nearest
 from attnmix.data.digits import Digits
 from attnmix.data.digits_in_scenes import DigitsInScenes
 from attnmix.data.folder import check_same_classes, evaluation_folder, open_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from attnmix.data._nearest import nearest
+from attnmix._nearest import nearest
 
 CLASS_NAMES = [str(digit) for digit in range(10)]
 

@@ -9,7 +9,7 @@ from typing import Any
 from timm.data import create_dataset
 from timm.data.dataset import ImageDataset, IterableImageDataset
 
-from attnmix.data._nearest import check_keys, nearest
+from attnmix._nearest import check_keys, nearest
 from attnmix.data.folder import names_by_index
 from attnmix.data.labelled import LabelledImages, ReadableImages, StreamedImages
 from attnmix.data.streams import HuggingFaceImages, SharedStream, WebdatasetImages

@@ -7,7 +7,7 @@ from PIL import Image
 from timm.data import create_transform
 from torchvision.transforms import Compose, Grayscale
 
-from attnmix.data._nearest import check_keys, nearest
+from attnmix._nearest import check_keys, nearest
 from attnmix.data.posterize import keep_a_bit
 
 Transform = Callable[[Image.Image], Any]

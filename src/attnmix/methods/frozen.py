@@ -1,6 +1,5 @@
 """A frozen model beside the one under training: whose attention, or whose scores, are read."""
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from attnmix._nearest import nearest
 from attnmix.backbone import BackboneView
 from attnmix.mixing.whole_numbers import is_whole
 
@@ -51,8 +51,7 @@ def _what_is_wrong(provider: str, options: Mapping[str, Any], role: str) -> str:
         if options.get("pretrained", True):
             return f"{role} {provider!r} cannot be made of timm's weights (no connection, or none published?)"
         return f"{role} {provider!r} cannot be made by timm with options {dict(options)}"
-    near = difflib.get_close_matches(provider, timm.list_models(), n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = nearest(provider, timm.list_models())
     folder = f"there is no folder {provider!r}, and " if "/" in provider else ""
     return f"{folder}{role} {provider!r} is neither the folder of a run nor a model that timm can make{hint}"
 

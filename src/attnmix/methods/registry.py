@@ -1,10 +1,10 @@
 """The one table of methods, and how to make one by name."""
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from attnmix._nearest import nearest_word
 from attnmix.methods.attentivemix import AttentiveMix
 from attnmix.methods.automix import AutoMix
 from attnmix.methods.base import MixMethod
@@ -128,6 +128,6 @@ def _find(name: str) -> type[MixMethod]:
 
 
 def _nearest(word: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
+    near = nearest_word(word, known)
+    hint = f'did you mean "{near}"? ' if near else ""
     return f"{hint}Known: {', '.join(known)}"

@@ -5,18 +5,18 @@ method's paper departs from the model's recipe. What is typed or given as `overr
 """
 
 import dataclasses
-import difflib
 import functools
 import os
 import re
 from argparse import ArgumentError
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import jsonargparse
 import yaml
 
+from attnmix._nearest import nearest
 from attnmix.training.plain_yaml import check_plain, load_plain, shown
 from attnmix.training.recipe import Recipe
 
@@ -99,13 +99,6 @@ def _overlay(name: str, known: Mapping[str, Path]) -> Path:
         hint = f"; {name!r} is a recipe, and one is enough" if name in known_recipes() else nearest(name, known)
         raise ValueError(f"unknown overlay {name!r}{hint}; known: {', '.join(known)}")
     return known[name]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the hint for an unknown name: `; did you mean 'X'?`, or nothing when none is near."""
-    names = {k.replace("-", "_"): k for k in known}
-    match = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.5)
-    return f"; did you mean {names[match[0]]!r}?" if match else ""
 
 
 # ------------------------------------------------------------------ reading and writing

@@ -19,12 +19,12 @@ from timm.scheduler import create_scheduler_v2
 from timm.scheduler.scheduler import Scheduler
 from torch import nn
 
+from attnmix._nearest import nearest
 from attnmix.data import LabelledImages, create_datasets
 from attnmix.data.label_maps import LabelMapStore
 from attnmix.data.mapped import MappedImages
 from attnmix.mixing import LabelMaps
 from attnmix.training.loader import order_seed
-from attnmix.training.reading import nearest
 from attnmix.training.recipe import Recipe
 from attnmix.training.trackers import check_trackers
 

@@ -16,7 +16,8 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
 
-from attnmix.training.reading import nearest, recipe_defaults
+from attnmix._nearest import nearest
+from attnmix.training.reading import recipe_defaults
 from attnmix.training.recipe import Recipe
 
 __all__ = ["TRACKERS", "check_trackers", "tracked_values", "tracking"]

@@ -4,14 +4,17 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(word: object, known: Iterable[str]) -> str:
-    """`; did you mean 'X'?` for the known word most like `word`, or nothing where none is near.
-
-    A dash is as good as an underscore, as for the keys of a recipe.
-    """
+def nearest_word(word: object, known: Iterable[str]) -> str | None:
+    """The known word most like `word`, if one is near; a dash is as good as an underscore, as in recipes' keys."""
     words = {name.replace("-", "_"): name for name in known}
     match = difflib.get_close_matches(str(word).replace("-", "_"), words, n=1, cutoff=0.5)
-    return f"; did you mean {words[match[0]]!r}?" if match else ""
+    return words[match[0]] if match else None
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """`; did you mean 'X'?` for the known word most like `word`, or nothing where none is near."""
+    found = nearest_word(word, known)
+    return "" if found is None else f"; did you mean {found!r}?"
 
 
 def check_keys(what: str, given: Iterable[str], known: Iterable[str]) -> None:
