@@ -4,10 +4,16 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest_word(word: object, known: Iterable[str]) -> str | None:
-    """The known word most like `word`, if one is near; a dash is as good as an underscore, as in recipes' keys."""
+def nearest_word(word: object, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
+    """The known word most like `word`, if one is near; a dash is as good as an underscore, as in recipes' keys.
+
+    Args:
+        word: what was typed.
+        known: of a thousand, some are near anything: these want a higher cutoff.
+        cutoff: share of letters, from 0 to 1, that they have in common at least.
+    """
     words = {name.replace("-", "_"): name for name in known}
-    match = difflib.get_close_matches(str(word).replace("-", "_"), words, n=1, cutoff=0.5)
+    match = difflib.get_close_matches(str(word).replace("-", "_"), words, n=1, cutoff=cutoff)
     return words[match[0]] if match else None
 
 

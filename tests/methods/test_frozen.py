@@ -11,7 +11,7 @@ from attnmix.methods.frozen import frozen_model
         (
             "resnet5",
             {},
-            r"neither the folder of a run nor a model that timm can make; did you mean 'resnet50'\?",
+            r"neither the folder of a run nor a model that timm can make \(did you mean 'resnet50'\?\)",
         ),
         ("resnet18", {"pretrained": False, "depth": 3}, "cannot be made by timm with options .*'depth': 3"),
     ],

@@ -8,7 +8,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from attnmix._nearest import nearest
+from attnmix._nearest import nearest_word
 from attnmix.backbone import BackboneView
 from attnmix.mixing.whole_numbers import is_whole
 
@@ -51,7 +51,8 @@ def _what_is_wrong(provider: str, options: Mapping[str, Any], role: str) -> str:
         if options.get("pretrained", True):
             return f"{role} {provider!r} cannot be made of timm's weights (no connection, or none published?)"
         return f"{role} {provider!r} cannot be made by timm with options {dict(options)}"
-    hint = nearest(provider, timm.list_models())
+    near = nearest_word(provider, timm.list_models(), cutoff=0.6)
+    hint = f" (did you mean {near!r}?)" if near else ""
     folder = f"there is no folder {provider!r}, and " if "/" in provider else ""
     return f"{folder}{role} {provider!r} is neither the folder of a run nor a model that timm can make{hint}"
 
