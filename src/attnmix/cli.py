@@ -8,6 +8,7 @@ import argparse
 import importlib
 import os
 import re
+import select
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,13 +40,17 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code (0 done, 2 wrong input, 130 interrupted)."""
+    """Run one command; return its exit code (0 done, 2 wrong input, 130 interrupted, 141 no reader)."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or bool(os.environ.get("ATTNMIX_DEBUG"))
     words = [word for word in words if word != "--debug"]
     try:
-        return _run(words)
+        code = _run(words)
+        sys.stdout.flush()
+        return code
     except (ValueError, OSError, ArithmeticError, argparse.ArgumentError) as error:
+        if isinstance(error, BrokenPipeError) and hasattr(select, "poll") and _nobody_reads():
+            return 128 + 13  # SIGPIPE's number, as other programs end
         if debug:
             raise
         if _is_first_process() or not isinstance(error, _SAME_EVERYWHERE):
@@ -57,6 +62,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except SystemExit as stop:  # argparse, after --help
         return stop.code if isinstance(stop.code, int) else 0
+
+
+def _nobody_reads() -> bool:
+    """Whether standard output is a pipe whose reader has gone (`| head`); if so, what is left is thrown away."""
+    asked = select.poll()
+    asked.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in asked.poll(0)):
+        return False
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())  # else Python complains at its end
+    return True
 
 
 # Wrong input, which every process of torchrun's meets alike; a loss or a disk may fail in one of them alone.

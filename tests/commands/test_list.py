@@ -1,3 +1,5 @@
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,12 @@ def test_wrong_words(capsys):
 )
 def test_a_filter_keeps_what_matches(capsys, pattern, name):
     assert [line.split()[0] for line in listed(capsys, "recipes", pattern)] == [name]
+
+
+def test_a_reader_that_leaves_early_ends_the_command_in_silence(monkeypatch, capfd):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert cli.main(["list", "methods"]) == 141
+    assert capfd.readouterr().err == ""
