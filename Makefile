@@ -33,7 +33,7 @@ test: $(STAMP)  ## the quick tests: no network, no GPU needed
 	@echo "== running the quick tests"
 	$(BIN)/python -m pytest -m "not slow"
 
-test-all: $(STAMP)  ## all tests: faults, several processes, fuzzing and long runs too (half an hour)
+test-all: $(STAMP)  ## all tests: faults, several processes, fuzzing and long runs too (a quarter of an hour)
 	@echo "== running all tests, the slow ones too"
 	$(BIN)/python -m pytest
 

@@ -99,18 +99,19 @@ def test_a_changed_recipe_is_refused_rather_than_mixed_in(compared, capsys):
 
 
 @contextlib.contextmanager
-def begun(out, *words):
-    """The command in a process group of its own, three epochs of none's run over, and what counts them."""
+def begun(out, methods, *words):
+    """The command in a process group of its own, three epochs of each run over, and what counts them."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "attnmix", "compare", "quickstart", *SCENES, *words, "--out", str(out)],
+        [sys.executable, "-m", "attnmix", "compare", "quickstart", *SCENES, *words,
+         "--methods", ",".join(methods), "--out", str(out)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         # a test run in the background ignores Ctrl-C, and what it starts would too
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
-    metrics = out / "runs" / "none-seed0" / "metrics.jsonl"
+    files = [out / "runs" / f"{method}-seed0" / "metrics.jsonl" for method in methods]
 
     def epochs():
-        return len(metrics.read_text().splitlines()) if metrics.is_file() else 0
+        return min(len(file.read_text().splitlines()) if file.is_file() else 0 for file in files)
 
     deadline = time.monotonic() + 500
     while epochs() < 3 and time.monotonic() < deadline:
@@ -124,7 +125,7 @@ def begun(out, *words):
 
 @pytest.mark.slow
 def test_ctrl_c_ends_it_with_every_run_saved(tmp_path):
-    with begun(tmp_path, "--epochs", "2000", "--methods", "none,cutmix", "--jobs", "2") as (process, _):
+    with begun(tmp_path, ["none", "cutmix"], "--epochs", "2000", "--jobs", "2") as (process, _):
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         told, _ = process.communicate(timeout=100)
         assert process.returncode == 130
@@ -136,7 +137,7 @@ def test_ctrl_c_ends_it_with_every_run_saved(tmp_path):
 
 @pytest.mark.slow
 def test_killed_it_goes_on_where_it_stopped(tmp_path):
-    with begun(tmp_path, "--epochs", "40", "--methods", "none") as (process, epochs):
+    with begun(tmp_path, ["none"], "--epochs", "40") as (process, epochs):
         process.kill()
         process.wait()
         time.sleep(2)  # its worker ends with it
