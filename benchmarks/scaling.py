@@ -74,6 +74,7 @@ def measure(arguments: argparse.Namespace) -> None:
     if dist.get_rank() == 0:
         publish(arguments, device, seconds, parameters)
     dist.barrier()
+    actions.clear()  # DistributedDataParallel, freed after the group, may wait for ever
     dist.destroy_process_group()
 
 

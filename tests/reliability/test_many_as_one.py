@@ -1,12 +1,10 @@
 """Many processes train what one does, and two runs of one seed are equal to the bit."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
+from attnmix.cli import main
 from attnmix.training import save_recipe, train
 from attnmix.training.checkpoint import load_checkpoint
 from tests.training.conftest import tiny_recipe
@@ -17,7 +15,7 @@ EXACT = 2e-5  # float32 sums in another order
 DRAWN = 0.06  # boxes of other draws: a few times what two seeds are apart here
 
 
-def curve(tmp_path, processes, **changed):
+def curve(nursery, tmp_path, processes, **changed):
     """Training losses of the epochs, at one global batch size."""
     recipe = tiny_recipe(
         data_options={"train_count": IMAGES}, batch_size=BATCH // processes, epochs=4, lr=1e-3,
@@ -28,19 +26,16 @@ def curve(tmp_path, processes, **changed):
         history = train(recipe, out, progress=False).history
         return [entry["train_loss"] for entry in history], [entry["eval_top1"] for entry in history]
     save_recipe(recipe, out.with_suffix(".yaml"))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command += ["-m", "attnmix", "train", str(out.with_suffix(".yaml")), "--out", str(out)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment)
-    assert done.returncode == 0, done.stderr
+    ended = nursery.ranks(processes, main, ["train", out.with_suffix(".yaml"), "--out", out])
+    assert ended == [0] * processes
     history = json.loads((out / "result.json").read_text())["history"]
     assert load_checkpoint(out / "checkpoint.pt")["num_processes"] == processes
     return [entry["train_loss"] for entry in history], [entry["eval_top1"] for entry in history]
 
 
 @pytest.mark.slow
-def test_one_two_and_four_processes_train_the_same_model(tmp_path):
-    one, two, four = (curve(tmp_path, processes, method="none") for processes in (1, 2, 4))
+def test_one_two_and_four_processes_train_the_same_model(nursery, tmp_path):
+    one, two, four = (curve(nursery, tmp_path, processes, method="none") for processes in (1, 2, 4))
     apart = max(abs(a - b) for other in (two, four) for a, b in zip(one[0], other[0], strict=True))
     print(f"without mixing: losses of 1, 2 and 4 processes differ by at most {apart:.1e}")
     assert apart < EXACT
@@ -48,9 +43,9 @@ def test_one_two_and_four_processes_train_the_same_model(tmp_path):
 
 
 @pytest.mark.slow
-def test_with_boxes_of_their_own_processes_train_alike(tmp_path):
-    one, four = (curve(tmp_path, processes, method="cutmix")[0] for processes in (1, 4))
-    seed = curve(tmp_path, 1, method="cutmix", method_options={"seed": 7})[0]
+def test_with_boxes_of_their_own_processes_train_alike(nursery, tmp_path):
+    one, four = (curve(nursery, tmp_path, processes, method="cutmix")[0] for processes in (1, 4))
+    seed = curve(nursery, tmp_path, 1, method="cutmix", method_options={"seed": 7})[0]
     apart = max(abs(a - b) for a, b in zip(one, four, strict=True))
     seeds = max(abs(a - b) for a, b in zip(one, seed, strict=True))
     print(f"with CutMix: losses of 1 and 4 processes differ by {apart:.3f} at most, of two seeds by {seeds:.3f}")

@@ -1,16 +1,22 @@
 """Two processes on the CPU, as torchrun starts them."""
 
+import gc
 import hashlib
 import json
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 import attnmix
 from attnmix.training import load_recipe, save_recipe, train
 from attnmix.training.checkpoint import load_checkpoint
+from attnmix.training.stopping import Stopped
 
 
 @pytest.mark.slow
@@ -61,3 +67,38 @@ def test_both_processes_end_with_the_same_weights(nursery, tiny, tmp_path, more)
     save_recipe(tiny(method="smmix", method_options=options, **more), tmp_path / "recipe.yaml")
     first, second = nursery.ranks(2, trained_weights, tmp_path / "recipe.yaml", tmp_path / "run")
     assert first == second
+
+
+def wrappers_at_the_end(recipe, out, stop):
+    """Train, to a fourth step where told to `stop`; how many wrappers there were as the group ended."""
+    found, steps = [], []
+    destroy = dist.destroy_process_group
+
+    class Stopping(attnmix.MixTask):
+        def forward(self, *args, **options):
+            steps.append(1)
+            if len(steps) == 4:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().forward(*args, **options)
+
+    def counted(group=None):
+        found.append(sum(type(thing) is DistributedDataParallel for thing in gc.get_objects()))
+        destroy(group)
+
+    dist.destroy_process_group = counted
+    if stop:
+        attnmix.MixTask = Stopping
+    try:
+        train(load_recipe(recipe), out, progress=False)
+        return [*found, "ended"]
+    except Stopped:
+        return [*found, "stopped"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [False, True])
+def test_the_group_ends_after_distributed_data_parallel(nursery, tiny, tmp_path, stop):
+    """Else a process may never end: the wrapper would free the group, and wait for threads that wait for it."""
+    save_recipe(tiny(epochs=3), tmp_path / "recipe.yaml")
+    for found in nursery.ranks(2, wrappers_at_the_end, tmp_path / "recipe.yaml", tmp_path / "run", stop):
+        assert found == [0, "stopped" if stop else "ended"]

@@ -363,7 +363,7 @@ class _Run(Assembly):
             text = json.dumps(dataclasses.asdict(result), indent=1, allow_nan=False)
             write_text(self.out / "result.json", text)
         self.accelerator.wait_for_everyone()  # no process ends the group while another still needs it
-        self.accelerator.end_training()
+        self._leave()
         return result
 
     def _whole_model(self) -> nn.Module:
@@ -405,8 +405,18 @@ class _Run(Assembly):
 
     def _stop(self, number: int) -> None:
         self._save(self.sums if self.position.batch else None)
-        self.accelerator.end_training()
+        self._leave()
         raise Stopped(number)
+
+    def _leave(self) -> None:
+        """End the processes' group, DistributedDataParallel before it.
+
+        Freed later, its reducer would take the group with it while holding the interpreter's lock, and wait for
+        threads of gloo's that may wait for that lock (pytorch/pytorch#56297; so it is in torch 2.13).
+        """
+        del self.step
+        self.accelerator.free_memory()
+        self.accelerator.end_training()
 
     def kept(self) -> str:
         """What of the run is there still."""
