@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.utils.distributed import get_free_port
 from torch.nn.parallel import DistributedDataParallel
 
 import attnmix
@@ -41,6 +42,24 @@ def test_two_processes_train_one_model(tmp_path):
     first, second = saved["per_process"]
     assert not torch.equal(first["rng"]["torch"], second["rng"]["torch"])  # other dropout on each
     assert saved["num_processes"] == 2
+
+
+@pytest.mark.slow
+def test_two_nodes_train_what_two_processes_of_one_do(nursery, tiny, tmp_path):
+    """Each node has a torchrun of its own, which knows the other by an address; both see the folder."""
+    save_recipe(tiny(method="cutmix"), tmp_path / "recipe.yaml")
+    train_it = ["-m", "attnmix", "train", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "nodes")]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{get_free_port()}", *train_it]
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    nodes = [subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **quiet) for _ in range(2)]
+    told = [node.communicate(timeout=300)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], told
+    assert sum(text.count("top-1 ") for text in told) == 1  # one of the two tells
+    nursery.ranks(2, trained_weights, tmp_path / "recipe.yaml", tmp_path / "processes")
+    found, wanted = (load_checkpoint(tmp_path / name / "checkpoint.pt") for name in ("nodes", "processes"))
+    assert found["num_processes"] == 2
+    assert all(torch.equal(found["trainable"][name], value) for name, value in wanted["trainable"].items())
 
 
 def trained_weights(recipe, out):
