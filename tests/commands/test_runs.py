@@ -1,13 +1,15 @@
 """What is read back of a comparison's runs."""
 
 import json
+from dataclasses import fields
 
 import pytest
 import torch
 
 from attnmix.commands.method_specs import MethodSpec
-from attnmix.commands.runs import ENTRY, ENTRY_KEYS, Run, _epochs_done, _plain
+from attnmix.commands.runs import ENTRY, Entry, Run, _plain
 from attnmix.commands.trained import trained_model, what_its_method_learnt
+from attnmix.commands.workers import epochs_done
 from attnmix.training.checkpoint import save_checkpoint
 from tests.training.conftest import tiny_recipe
 
@@ -18,7 +20,7 @@ def run(tmp_path):
 
 
 def entry_of(run, **changes):
-    return {**dict.fromkeys(ENTRY_KEYS), "recipe": _plain(run.recipe), **changes}
+    return {**dict.fromkeys(key.name for key in fields(Entry)), "recipe": _plain(run.recipe), **changes}
 
 
 def test_an_entry_is_given_back_for_the_same_recipe(run):
@@ -49,9 +51,9 @@ def test_an_entry_that_lacks_a_key_is_made_anew(run):
 
 
 def test_epochs_are_counted_whatever_the_bytes(run):
-    assert _epochs_done(run) == 0
+    assert epochs_done(run) == 0
     (run.folder / "metrics.jsonl").write_bytes(b'{"epoch": 1}\n\xff\xfe\n{"epo')
-    assert _epochs_done(run) == 2
+    assert epochs_done(run) == 2
 
 
 def test_a_damaged_export_is_said(tmp_path):

@@ -77,7 +77,8 @@ def run(arguments: Namespace) -> int:
     console = Console()
 
     from attnmix.commands.ablation_rows import rehearse
-    from attnmix.commands.runs import Run, do_runs, load_evaluation
+    from attnmix.commands.runs import Run, load_evaluation
+    from attnmix.commands.workers import do_runs
     from attnmix.report import ablation_markdown, format_ablation
 
     with console.status("trying each row on the recipe's model"):

@@ -66,7 +66,8 @@ def run(arguments: Namespace) -> int:
     out = Path(arguments.out)
     console = Console()
 
-    from attnmix.commands.runs import Run, check_methods, do_runs, load_evaluation
+    from attnmix.commands.runs import Run, check_methods, load_evaluation
+    from attnmix.commands.workers import do_runs
     from attnmix.report import format_summary
 
     check_methods([spec.taught_by("self") for spec in specs], recipe)
