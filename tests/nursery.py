@@ -55,7 +55,7 @@ class Nursery:
     def ranks(self, processes: int, function: Callable, *arguments: object) -> list:
         """Call it in so many processes at once, with torchrun's variables set; what each returned, by rank."""
         ended = self.run(_launch, processes, function.__module__, function.__qualname__, arguments)
-        assert (ended["signal"], ended["error"]) == (0, "")
+        assert (ended["signal"], ended["error"]) == (0, ""), ended
         return ended["returned"]
 
     def _answer(self) -> str:

@@ -48,12 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(words)
         sys.stdout.flush()
         return code
-    except (ValueError, OSError, ArithmeticError, argparse.ArgumentError) as error:
+    except (ValueError, OSError, ArithmeticError, MemoryError, argparse.ArgumentError) as error:
         if isinstance(error, BrokenPipeError) and hasattr(select, "poll") and _nobody_reads():
             return 128 + 13  # SIGPIPE's number, as other programs end
         if debug:
             raise
-        if _is_first_process() or not isinstance(error, _SAME_EVERYWHERE):
+        if _is_first_of_node() or not isinstance(error, _SAME_EVERYWHERE):
             print(f"attnmix: error: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -75,12 +75,16 @@ def _nobody_reads() -> bool:
     return True
 
 
-# Wrong input, which every process of torchrun's meets alike; a loss or a disk may fail in one of them alone.
+# Wrong input, which every process of a node meets alike; a loss, memory or a disk may fail in one of them alone.
 _SAME_EVERYWHERE = (ValueError, FileExistsError, FileNotFoundError, argparse.ArgumentError)
 
 
 def _is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
+
+
+def _is_first_of_node() -> bool:
+    return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
 
 
 def _one_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ import torch
 
 import attnmix
 from attnmix.cli import main
-from attnmix.training.checkpoint import has_checkpoint
+from attnmix.training.checkpoint import has_checkpoint, load_checkpoint
 
 TINY = [
     "--model_options.embed_dim", "16", "--model_options.depth", "2", "--model_options.num_heads", "2",
@@ -133,6 +133,19 @@ def test_ctrl_c_ends_it_with_every_run_saved(tmp_path):
     assert "Traceback" not in told
     for run in ("none-seed0", "cutmix-seed0"):
         assert has_checkpoint(tmp_path / "runs" / run)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_ends_the_others_at_once(tmp_path):
+    failing = tmp_path / "runs" / "cutmix-seed0"
+    failing.mkdir(parents=True)
+    (failing / "checkpoint.pt").write_bytes(b"no checkpoint")
+    command = [sys.executable, "-m", "attnmix", "compare", "quickstart", *SCENES, "--epochs", "2000"]
+    command += ["--methods", "none,cutmix", "--jobs", "2", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "cannot be read as a checkpoint" in done.stderr
+    assert load_checkpoint(tmp_path / "runs" / "none-seed0" / "checkpoint.pt")["epoch"] < 2000
 
 
 @pytest.mark.slow

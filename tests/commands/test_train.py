@@ -184,9 +184,16 @@ def test_only_the_first_process_tells(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     assert train(f"--out={tmp_path}", "--lr=0") == 2
     assert capsys.readouterr().err == ""
+    with monkeypatch.context() as patch:
+        patch.setenv("LOCAL_RANK", "0")  # the first of another node, whose disk may lack what ours has
+        assert train(f"--out={tmp_path}", "--lr=0") == 2
+        assert "lr is 0" in error(capsys)
     monkeypatch.setattr(cli, "_run", lambda words: (_ for _ in ()).throw(FloatingPointError("the loss is nan")))
     assert train(f"--out={tmp_path}") == 2  # which may be this process's alone
     assert "the loss is nan" in error(capsys)
+    monkeypatch.setattr(cli, "_run", lambda words: (_ for _ in ()).throw(MemoryError("batch_size 8 does not fit")))
+    assert train(f"--out={tmp_path}") == 2  # nor need another's GPU be as full
+    assert "batch_size 8 does not fit" in error(capsys)
     monkeypatch.setattr(cli, "_run", lambda words: (_ for _ in ()).throw(KeyboardInterrupt))
     assert train(f"--out={tmp_path}") == 130
     assert capsys.readouterr().err == ""

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from attnmix.training import save_recipe
+from attnmix.training import load_recipe, save_recipe
 from attnmix.training.checkpoint import load_checkpoint, load_latest
 from tests.reliability.children import train_until
 from tests.training.conftest import tiny_recipe
@@ -121,6 +121,8 @@ def test_a_full_disk_ends_the_run_and_keeps_what_there_was(nursery, tmp_path):
     )
     assert load_checkpoint(tmp_path / "run" / "checkpoint.pt")["epoch"] == 2
     assert not list((tmp_path / "run").glob("*.part"))
+    assert "OSError" in nursery.run(train_until, recipe, tmp_path / "run", resume=True, file_limit=100)["error"]
+    assert load_recipe(tmp_path / "run" / "recipe.yaml") == load_recipe(recipe)
     assert nursery.run(train_until, recipe, tmp_path / "run", resume=True)["error"] == ""
     assert len(json.loads((tmp_path / "run" / "result.json").read_text())["history"]) == 4
 

@@ -1,12 +1,16 @@
 """Two processes on the CPU, as torchrun starts them."""
 
+import dataclasses
 import gc
 import hashlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +19,7 @@ from torch.distributed.elastic.utils.distributed import get_free_port
 from torch.nn.parallel import DistributedDataParallel
 
 import attnmix
-from attnmix.training import load_recipe, save_recipe, train
+from attnmix.training import load_recipe, loop, resuming, save_recipe, train
 from attnmix.training.checkpoint import load_checkpoint
 from attnmix.training.stopping import Stopped
 
@@ -89,9 +93,13 @@ def test_both_processes_end_with_the_same_weights(nursery, tiny, tmp_path, more)
 
 
 def wrappers_at_the_end(recipe, out, stop):
-    """Train, to a fourth step where told to `stop`; how many wrappers there were as the group ended."""
+    """Train, to a fourth step where told to `stop`; as the group ended, how many wrappers, and was all saved?"""
     found, steps = [], []
-    destroy = dist.destroy_process_group
+    destroy, save = dist.destroy_process_group, resuming.save_checkpoint
+
+    def slowly(path, state):
+        time.sleep(1)
+        save(path, state)
 
     class Stopping(attnmix.MixTask):
         def forward(self, *args, **options):
@@ -102,8 +110,10 @@ def wrappers_at_the_end(recipe, out, stop):
 
     def counted(group=None):
         found.append(sum(type(thing) is DistributedDataParallel for thing in gc.get_objects()))
+        found.append((Path(out) / "checkpoint.pt").is_file())
         destroy(group)
 
+    resuming.save_checkpoint = slowly
     dist.destroy_process_group = counted
     if stop:
         attnmix.MixTask = Stopping
@@ -120,4 +130,52 @@ def test_the_group_ends_after_distributed_data_parallel(nursery, tiny, tmp_path,
     """Else a process may never end: the wrapper would free the group, and wait for threads that wait for it."""
     save_recipe(tiny(epochs=3), tmp_path / "recipe.yaml")
     for found in nursery.ranks(2, wrappers_at_the_end, tmp_path / "recipe.yaml", tmp_path / "run", stop):
-        assert found == [0, "stopped" if stop else "ended"]
+        assert found == [0, True, "stopped" if stop else "ended"]
+
+
+def skipping(recipe, out):
+    """Train with NaN for the second process's loss wherever a region is pasted; the first epoch's numbers."""
+
+    class Spoilt(attnmix.MixTask):
+        def forward(self, images, labels):
+            result = super().forward(images, labels)
+            is_bad = dist.get_rank() == 1 and "fine" in result["losses"]
+            return {**result, "loss": result["loss"] * (math.nan if is_bad else 1)}
+
+    attnmix.MixTask = Spoilt
+    return train(load_recipe(recipe), out, progress=False).history[0]
+
+
+@pytest.mark.slow
+def test_updates_that_one_process_spoils_are_skipped_by_both(nursery, tiny, tmp_path):
+    options = {"mixup_prob": 0.5, "seed": 1}
+    recipe = tiny(method="smmix", method_options=options, nonfinite="skip", data_options={"train_count": 80})
+    save_recipe(recipe, tmp_path / "recipe.yaml")
+    first, second = nursery.ranks(2, skipping, tmp_path / "recipe.yaml", tmp_path / "run")
+    assert first["train_loss"] == second["train_loss"]
+    assert math.isfinite(first["loss_fine"])  # of the first process's images
+    assert 0 < first["skipped_updates"] < 5
+
+
+def evaluated_buffers(recipe, out):
+    """Train; the sum of the buffers of each evaluation's model."""
+    found, evaluate = [], loop.evaluate_accuracy
+
+    def noted(model, *args):
+        found.append(sum(buffer.double().sum().item() for buffer in model.buffers()))
+        return evaluate(model, *args)
+
+    loop.evaluate_accuracy = noted
+    train(load_recipe(recipe), out, progress=False)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fsdp", ["no", "full_shard"])
+def test_both_processes_evaluate_with_one_statistic_of_batchnorm(nursery, tiny, tmp_path, fsdp):
+    small = {"img_size": 32, "embed_dim": 16, "depth": 1, "num_heads": 2}
+    recipe = dataclasses.replace(tiny(ema=0.5, fsdp=fsdp), model="xcit_nano_12_p8_224", model_options=small)
+    save_recipe(recipe, tmp_path / "recipe.yaml")
+    first, second = nursery.ranks(2, evaluated_buffers, tmp_path / "recipe.yaml", tmp_path / "run")
+    assert first == second
+    assert len(set(first)) == 4  # the model's and its average's, twice

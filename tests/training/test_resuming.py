@@ -144,6 +144,15 @@ def test_fewer_epochs_than_done_are_refused(tiny, tmp_path):
         train(tiny(epochs=1), tmp_path, resume=True)
 
 
+def test_fewer_epochs_than_begun_are_refused(tiny, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        signalled_at(patch, 8)
+        with pytest.raises(Stopped):
+            train(tiny(), tmp_path, progress=False)
+    with pytest.raises(ValueError, match=r"already has 1 epochs and has begun another; epochs is 1"):
+        train(tiny(epochs=1), tmp_path, resume=True)
+
+
 def test_another_number_of_processes_is_refused(tiny, tmp_path):
     train(tiny(), tmp_path, progress=False)
     saved = load_checkpoint(tmp_path / "checkpoint.pt")
@@ -256,7 +265,7 @@ def test_long_epochs_are_saved_by_the_minute(tiny, tmp_path, monkeypatch):
             train(tiny(checkpoint_minutes=minutes, epochs=1), tmp_path / str(minutes), progress=False)
         return found
 
-    assert positions(0.0) == [(0, 2), (0, 4), (0, 5), (1, 0)]
+    assert positions(0.0) == [(0, 1), (0, 3), (0, 5), (1, 0)]
     assert positions(None) == positions(10.0) == [(1, 0)]
 
 
@@ -268,6 +277,9 @@ def test_an_unreadable_checkpoint_gives_way_to_the_one_before(tiny, tmp_path, ca
     train(tiny(epochs=3), tmp_path, resume=True)
     assert "going on from the one before" in " ".join(capsys.readouterr().out.split())
     assert load_checkpoint(path)["epoch"] == 3
+    # the damaged one has not become the one before
+    assert load_checkpoint(previous_of(path))["epoch"] == 2
+    assert (tmp_path / "checkpoint.damaged.pt").stat().st_size == 5000
 
 
 def test_force_goes_on_under_another_recipe(tiny, tmp_path, capsys):
@@ -288,6 +300,26 @@ def test_with_other_batches_an_epoch_begins_anew(tiny, tmp_path, monkeypatch, ca
     assert "epoch 2 begins anew" in told
     assert [entry["epoch"] for entry in result.history] == [1, 2]
     assert load_checkpoint(tmp_path / "checkpoint.pt")["updates"] == 20
+
+
+@pytest.mark.parametrize("batch_size", [4, 20])
+def test_with_other_batches_between_epochs_the_schedule_goes_on_by_epochs(tiny, tmp_path, batch_size):
+    options = {"epochs": 4, "lr": 1e-3, "schedule": {"warmup_epochs": 0}}
+    wanted = train(tiny(**options, batch_size=batch_size), tmp_path / "whole", progress=False).history
+    train(tiny(**{**options, "epochs": 2}), tmp_path / "run", progress=False)
+    found = train(
+        tiny(**options, batch_size=batch_size), tmp_path / "run", resume=True, force=True, progress=False
+    ).history
+    assert [entry["lr"] for entry in found[2:]] == pytest.approx([entry["lr"] for entry in wanted[2:]])
+
+
+def test_forced_options_of_the_optimizer_are_taken(tiny, tmp_path):
+    train(tiny(), tmp_path, progress=False)
+    forced = tiny(epochs=3, optimizer={"weight_decay": 0.3, "betas": [0.5, 0.6]})
+    train(forced, tmp_path, resume=True, force=True, progress=False)
+    groups = load_checkpoint(tmp_path / "checkpoint.pt")["optimizer"]["param_groups"]
+    assert {group["weight_decay"] for group in groups} == {0.0, 0.3}
+    assert all(list(group["betas"]) == [0.5, 0.6] for group in groups)
 
 
 def test_weights_of_another_model_are_refused(tiny, tmp_path):

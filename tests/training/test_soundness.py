@@ -54,6 +54,15 @@ def test_skipping_goes_on_without_that_update(tiny, tmp_path, monkeypatch, capsy
     assert "skipped_updates" not in whole.history[0]
 
 
+def test_of_a_window_the_batch_that_did_it_is_kept(tiny, tmp_path, monkeypatch, capsys):
+    seen = spoilt_at(monkeypatch, 3)
+    result = train(tiny(nonfinite="skip", epochs=1, accumulation_steps=2), tmp_path)
+    kept = torch.load(tmp_path / "not-finite-epoch1-step3-process0.pt", weights_only=True)
+    assert kept["images"].equal(seen[2][0])
+    assert result.history[0]["skipped_updates"] == 1
+    assert "samples" not in capsys.readouterr().out  # none is missing
+
+
 def test_a_skipped_update_leaves_the_weights(tiny, tmp_path, monkeypatch):
     weights = []
 

@@ -16,6 +16,7 @@ from attnmix.training import load_recipe, save_recipe
 from attnmix.training.loader import create_loaders, epoch_batches, set_epoch
 from attnmix.training.setup import create_accelerator, create_data, model_inputs
 from tests.stream_sets import picture, write_info, write_parquet, write_shards
+from tests.training.test_resuming import signalled_at
 
 MODEL_OPTIONS = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2}
 TRAIN, EVAL = [8, 8, 8, 8], [5, 2, 6]  # samples of each shard; numbered from 0, and from 100
@@ -67,6 +68,16 @@ def test_one_process_trains_on_a_stream(words, tmp_path, workers):
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert len(lines) == 2
     assert evaluated(tmp_path / "run") == LABELS
+
+
+def test_with_other_workers_the_epoch_begins_anew(words, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        signalled_at(patch, 3)
+        assert main(["train", "quickstart", *words]) == 143
+    assert main(["train", "quickstart", *words, "--loader.workers=2", "--resume"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "loader.workers was 0 and is now 2, which changes the order of a stream" in told
+    assert "epoch 1 begins anew" in told
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ class Entry:
         history: an entry per epoch.
         confusion: `[class][predicted]` counts.
         class_names: of the data.
-        label_content_error: see `attnmix.evaluation.label_content`; None where nothing is pasted, or no mask known.
+        label_content_error: see `attnmix.evaluation.label_content`; None where nothing is pasted or masked.
         recipe: as JSON has it.
     """
 

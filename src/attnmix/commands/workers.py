@@ -36,6 +36,9 @@ def do_runs(runs: Sequence[Run], *, jobs: int, say: Callable[[str], None]) -> li
         try:
             futures = {run.folder: pool.submit(do_run, run) for run in open_runs}
             _follow(open_runs, futures, say)
+            for future in futures.values():
+                if future.done():
+                    future.result()  # raises what ended it; others still run
             for run in open_runs:
                 entries[run.folder] = futures[run.folder].result()
         except BaseException as error:

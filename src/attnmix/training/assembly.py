@@ -46,7 +46,8 @@ class Assembly:
         self.task = attnmix.MixTask(model, method).to(accelerator.device)
         in_parts = recipe.fsdp != "no" and accelerator.num_processes > 1
         if in_parts:
-            self._keep_average(recipe)  # it can be copied only while it is whole
+            # It can be copied only while it is whole. Buffers stay so, and cannot be moved in one call with parts.
+            self._keep_average(recipe, foreach=False)
             shard(self.task, keep_gathered=recipe.fsdp == "shard_grad_op")
         optimizer = create_optimizer(self.task.get_trainable_module(), recipe)
         if recipe.compile:
@@ -67,6 +68,8 @@ class Assembly:
         self.updates_per_epoch = math.ceil(self.batches / recipe.accumulation_steps)
         self.scheduler = create_scheduler(self.optimizer, recipe, updates_per_epoch=self.updates_per_epoch)
 
-    def _keep_average(self, recipe: Recipe) -> None:
+    def _keep_average(self, recipe: Recipe, **options: bool) -> None:
         if recipe.ema is not None:
-            self.task.setup_ema(decay=recipe.ema, use_warmup=True)  # else a short run's is still its first weights
+            self.task.setup_ema(
+                decay=recipe.ema, use_warmup=True, **options
+            )  # else a short run's is still its first weights

@@ -20,6 +20,7 @@ __all__ = [
     "load_latest",
     "previous_of",
     "save_checkpoint",
+    "set_aside",
 ]
 
 CHECKPOINT = "checkpoint.pt"
@@ -71,6 +72,12 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
             aside.unlink()
         kept = f"; the last whole checkpoint is {path}" if path.is_file() else ""
         raise OSError(f"the checkpoint {path} cannot be written ({_line_of(error)}){kept}") from error
+
+
+def set_aside(path: Path) -> None:
+    """Move a damaged checkpoint away, so that the next one does not take the place of the whole one before."""
+    if path.is_file():
+        os.replace(path, path.with_name(f"{path.stem}.damaged{path.suffix}"))
 
 
 def _keep(path: Path) -> None:

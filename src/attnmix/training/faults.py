@@ -50,7 +50,7 @@ def explain_memory_and_lost(recipe: Recipe, accelerator: Accelerator, kept: Call
         kept: says what of the run is there still.
 
     Raises:
-        ValueError: the batch does not fit; names one that does, and trains the same.
+        MemoryError: the batch does not fit; names one that does, and trains the same.
         ConnectionError: an OSError; another process has ended.
     """
     try:
@@ -59,7 +59,7 @@ def explain_memory_and_lost(recipe: Recipe, accelerator: Accelerator, kept: Call
         batch = recipe.batch_size
         halves = f"batch_size {batch // 2} and accumulation_steps {2 * recipe.accumulation_steps} train the same"
         less = halves if batch > 1 else "take a smaller model"
-        raise ValueError(
+        raise MemoryError(
             f"batch_size {batch} does not fit on {accelerator.device}: {less}"
             + ("" if recipe.grad_checkpointing else "; so does grad_checkpointing true, in a third more time")
         ) from error

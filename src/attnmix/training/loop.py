@@ -17,12 +17,13 @@ from typing import Any, cast
 import torch
 from rich.console import Console
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 
 from attnmix.data import evaluation_settings
 from attnmix.evaluation.accuracy import evaluate_accuracy
 from attnmix.training.assembly import Assembly
 from attnmix.training.card import model_card
-from attnmix.training.checkpoint import CHECKPOINT, has_checkpoint, load_latest
+from attnmix.training.checkpoint import CHECKPOINT, has_checkpoint, load_latest, set_aside
 from attnmix.training.export import export_model
 from attnmix.training.faults import explain_dead_workers, explain_memory_and_lost
 from attnmix.training.loader import epoch_batches, set_epoch
@@ -32,7 +33,7 @@ from attnmix.training.recipe import Recipe
 from attnmix.training.result import TrainingResult, write_lines, write_text
 from attnmix.training.resuming import Position, load_run, refuse_changes, save_run
 from attnmix.training.setup import create_accelerator, create_model, model_inputs
-from attnmix.training.sharding import evaluated, is_sharded, sync_gradients, whole
+from attnmix.training.sharding import evaluated, is_sharded, share_buffers, sync_gradients, whole
 from attnmix.training.shares import told_shares
 from attnmix.training.soundness import diverged, first_unsound, keep_batch, unsound_weight
 from attnmix.training.stopping import Stopped, StopRequests
@@ -43,8 +44,10 @@ __all__ = ["TrainingResult", "train"]
 
 RECIPE = "recipe.yaml"
 CHECK_EVERY = 10  # steps between looks at the loss: each look waits for the device
-CHECK_SECONDS = 1.0  # after which slow steps are looked at sooner
+CHECK_SECONDS = 1.0  # between looks at slower steps
 SKIPPED_ON_END = 10  # updates skipped one after the other are no accident
+
+WindowBatch = tuple[int, Tensor, Tensor, Any]  # index in the epoch, loss, images, labels
 
 
 def train(
@@ -73,6 +76,7 @@ def train(
         FileExistsError: `out` holds a run and `resume` is off.
         FileNotFoundError: nothing to resume.
         FloatingPointError: the loss or a weight is not finite; names the epoch. The checkpoint is older.
+        MemoryError: a batch does not fit; names one that would, and trains the same.
         OSError: something cannot be written; the last checkpoint is whole.
         Stopped: a signal ended it; the checkpoint is of that moment. It is a `KeyboardInterrupt`.
     """
@@ -105,6 +109,7 @@ class _Run(Assembly):
             )
         self.recipe, self.out = recipe, out
         saved, notice = load_latest(out) if resume else (None, None)
+        self._is_damaged = notice is not None
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         self.accelerator = create_accelerator(recipe, out)
@@ -118,20 +123,34 @@ class _Run(Assembly):
         super().__init__(recipe, self.accelerator)
         self.position, self._begun = Position(), None
         if saved is not None:
-            self.position, self._begun = load_run(saved, self.task, self.optimizer, accelerator=self.accelerator)
+            self.position, self._begun = load_run(
+                saved, self.task, self.optimizer, accelerator=self.accelerator, recipe=recipe
+            )
+            changes += self._reordered(saved)
             if self.position.batch and (changes or self._begun is None):
                 changes.append(f"epoch {self.position.epoch + 1} begins anew")
                 self.position.batch, self._begun = 0, None
+            if self.position.batch == 0:  # an epoch may be of another number of updates than it was
                 self.position.updates = self.position.epoch * self.updates_per_epoch
             self.scheduler.step_update(self.position.updates)  # by the schedule of now, which may have more epochs
         self.measured: dict[str, Any] | None = None
         self._saved_at, self._skipped_on_end = time.monotonic(), 0
         self._stop_by = self._is_due = 0
+        self._look_every, self._looked = 1, time.perf_counter()
         self._begin(changes if notice is None else [notice, *changes])
+
+    def _reordered(self, saved: dict[str, Any]) -> list[str]:
+        """What changes the order of a stream, whose shards are dealt out to workers."""
+        before, now = saved["recipe"].get("loader.workers"), self.recipe.loader.workers
+        if before in (None, now) or not isinstance(self.train_loader.dataset, IterableDataset):
+            return []
+        return [f"loader.workers was {before} and is now {now}, which changes the order of a stream"]
 
     def _begin(self, notes: list[str]) -> None:
         """Write what is known, and say what ought to be."""
         if self.is_main:
+            if self._is_damaged:
+                set_aside(self.checkpoint)
             self.out.mkdir(parents=True, exist_ok=True)
             save_recipe(self.recipe, self.out / RECIPE)
             write_lines(self.out / "metrics.jsonl", self.position.history)
@@ -171,7 +190,8 @@ class _Run(Assembly):
         self.task.get_trainable_module().train()
         self.optimizer.zero_grad()
         unchecked: list[Tensor] = []
-        looked = time.perf_counter()
+        window_batches: list[WindowBatch] = []  # where an update may be left out, to keep the one that did it
+        self._looked = time.perf_counter()
         batches = epoch_batches(self.train_loader, self.batches, first=position.batch)
         for index, (images, labels), is_last in batches:
             images = images.to(self.device, non_blocking=True)
@@ -181,26 +201,27 @@ class _Run(Assembly):
             window = min(recipe.accumulation_steps, self.batches - window_start)
             is_update = is_last or index + 1 == window_start + window
             with self._gathering(is_update):
+                if is_sharded(self.task):  # as DistributedDataParallel does by itself
+                    share_buffers(self.task)
                 result = self.step(images, labels)
                 self.accelerator.backward(result["loss"] / window)
+            if recipe.nonfinite == "skip":
+                window_batches.append((index, result["loss"].detach(), images, labels))
             if is_update:
                 if index + 1 < window_start + window:  # a stream that ended before its time
                     _scale_gradients(self.task.get_clip_parameters(), window / (index + 1 - window_start))
-                self._update(epoch, index, (images, labels))
+                self._update(epoch, window_batches)
+                window_batches = []
                 position.batch = index + 1
-            if recipe.nonfinite == "stop" or result["loss"].isfinite():
-                self.sums.add(result, len(images))
+            self.sums.add(result, len(images))
             unchecked.append(result["loss"].detach())
-            waited = self._is_alone and time.perf_counter() - looked > CHECK_SECONDS
-            if len(unchecked) == CHECK_EVERY or waited or is_last:
+            if len(unchecked) >= self._look_every or is_last:
                 self._look(epoch, index + 1, unchecked)
-                looked, unchecked = time.perf_counter(), []
+                unchecked = []
             if is_update:
                 self._obey()
-        if not self.sums and not self.sums.skipped:
-            raise ValueError(f"the training data {recipe.data} gave not one batch in epoch {epoch}")
         if not self.sums:
-            raise diverged(f"not one loss of epoch {epoch} is finite", kept=self.kept())
+            raise ValueError(f"the training data {recipe.data} gave not one batch in epoch {epoch}")
         self.sums.freeze()
         seen = self.sums.images // self.accelerator.num_processes
         if epoch == 1 and not (self._is_alone and seen == self.expected_samples["expected"]):
@@ -214,7 +235,7 @@ class _Run(Assembly):
             return contextlib.nullcontext()
         return contextlib.nullcontext() if is_update else self.accelerator.no_sync(self.step)
 
-    def _update(self, epoch: int, index: int, batch: tuple[Tensor, Any]) -> None:
+    def _update(self, epoch: int, window: list[WindowBatch]) -> None:
         """Move the weights by the gathered gradients."""
         limit, skips = self.recipe.clip_grad, self.recipe.nonfinite == "skip"
         norm = torch.zeros(())
@@ -225,7 +246,7 @@ class _Run(Assembly):
         self.sums.lr = first["lr"] / first.get("lr_scale", 1.0)  # the rate before layer_decay
         # the gradients' norm is the same in all processes; with fp16 the scaler skips by itself
         if skips and self.accelerator.scaler is None and not torch.as_tensor(whole(norm)).isfinite():
-            self._skip(epoch, index, batch)
+            self._skip(epoch, window)
         else:
             self.optimizer.step()
             self._skipped_on_end = 0
@@ -235,13 +256,15 @@ class _Run(Assembly):
         if self.recipe.ema is not None:
             self.task.update_ema(step=self.position.updates)
 
-    def _skip(self, epoch: int, index: int, batch: tuple[Tensor, Any]) -> None:
+    def _skip(self, epoch: int, window: list[WindowBatch]) -> None:
         """Leave this update out, and keep the first batch of such."""
+        # a gradient alone may overflow, or another process's loss: then the last
+        index, _, images, labels = next((one for one in window if not one[1].isfinite()), window[-1])
         self.sums.skipped += 1
         self._skipped_on_end += 1
         kept = ""
         if self.sums.skipped == 1:
-            kept = ": " + keep_batch(*batch, self.out, epoch=epoch, step=index + 1, process=self._rank)
+            kept = ": " + keep_batch(images, labels, self.out, epoch=epoch, step=index + 1, process=self._rank)
         what = f"a gradient is not finite in epoch {epoch}, step {index + 1}"
         if self._skipped_on_end == SKIPPED_ON_END:
             raise diverged(f"{what}, the {SKIPPED_ON_END}th update skipped on end", kept=self.kept())
@@ -250,9 +273,12 @@ class _Run(Assembly):
     def _look(self, epoch: int, step: int, losses: list[Tensor]) -> None:
         """Wait for the device: are the losses sound, is a checkpoint due, has anybody asked to stop?"""
         bad = first_unsound(losses) if self.recipe.nonfinite == "stop" else None
-        self._stop_by, self._is_due, any_bad = self.requests.agreed(
-            self.accelerator, self._minutes_passed(), bad is not None
+        milliseconds = int(1000 * (time.perf_counter() - self._looked)) // len(losses)
+        self._stop_by, self._is_due, any_bad, slowest = self.requests.agreed(
+            self.accelerator, self._minutes_passed(), bad is not None, milliseconds
         )
+        self._look_every = max(1, min(CHECK_EVERY, int(1000 * CHECK_SECONDS) // max(1, slowest)))
+        self._looked = time.perf_counter()
         if any_bad:
             number = step - len(losses) + (bad or 0)
             # all processes ask for their batch, since loaders agree on their random states
@@ -285,6 +311,8 @@ class _Run(Assembly):
         self.scheduler.step_update(position.updates)
         self._check_weights(f"after epoch {epoch}")
         entry: dict[str, float] = {"epoch": epoch, **self.sums.entry()}
+        if math.isnan(entry["train_loss"]):
+            raise diverged(f"not one loss of epoch {epoch} is finite", kept=self.kept())
         is_last = epoch == recipe.epochs
         if epoch % recipe.eval_every == 0 or is_last:
             entry.update(self._evaluate(epoch))
@@ -305,6 +333,7 @@ class _Run(Assembly):
         found = {}
         for prefix in ("eval", "ema") if self.recipe.ema is not None else ("eval",):
             model = evaluated(self.task, ema=prefix == "ema")
+            share_buffers(model)
             self.measured = evaluate_accuracy(model, self._watched(), self.num_classes, self.accelerator)
             if not math.isfinite(self.measured["loss"]):
                 what = f"the evaluated loss is {self.measured['loss']} after epoch {epoch}"
@@ -328,6 +357,7 @@ class _Run(Assembly):
         recipe, history = self.recipe, self.position.history
         if self.measured is None:  # a finished run, resumed
             model = evaluated(self.task, ema=recipe.ema is not None)
+            share_buffers(model)
             self.measured = evaluate_accuracy(model, self.eval_loader, self.num_classes, self.accelerator)
         model = self._whole_model()
         total = sum(entry["seconds"] for entry in history)
@@ -362,7 +392,6 @@ class _Run(Assembly):
             )
             text = json.dumps(dataclasses.asdict(result), indent=1, allow_nan=False)
             write_text(self.out / "result.json", text)
-        self.accelerator.wait_for_everyone()  # no process ends the group while another still needs it
         self._leave()
         return result
 
@@ -409,11 +438,13 @@ class _Run(Assembly):
         raise Stopped(number)
 
     def _leave(self) -> None:
-        """End the processes' group, DistributedDataParallel before it.
+        """End the processes' group once all are here, and DistributedDataParallel before it.
 
-        Freed later, its reducer would take the group with it while holding the interpreter's lock, and wait for
+        Were one to end while the first still writes, torchrun would kill the first. Were DistributedDataParallel
+        freed later, its reducer would take the group with it while holding the interpreter's lock, and wait for
         threads of gloo's that may wait for that lock (pytorch/pytorch#56297; so it is in torch 2.13).
         """
+        self.accelerator.wait_for_everyone()
         del self.step
         self.accelerator.free_memory()
         self.accelerator.end_training()

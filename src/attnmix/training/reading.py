@@ -19,6 +19,7 @@ import yaml
 from attnmix._nearest import nearest
 from attnmix.training.plain_yaml import check_plain, load_plain, shown
 from attnmix.training.recipe import Recipe
+from attnmix.training.result import write_text
 
 __all__ = [
     "OWNERS",
@@ -150,7 +151,7 @@ def recipe_from_saved(values: Mapping[str, Any], *, where: str) -> Recipe:
 def save_recipe(recipe: Recipe, path: str | os.PathLike[str]) -> None:
     """Write the recipe with every key, as `load_recipe` reads it."""
     values = _plain(dataclasses.asdict(recipe))
-    Path(path).write_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    write_text(Path(path), yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
 
 
 def recipe_from_values(values: Mapping[str, Any]) -> Recipe:

@@ -113,7 +113,7 @@ class Augment:
 
 @dataclass
 class Loader:
-    """How images reach the model; changes speed, never results."""
+    """How images reach the model; changes speed, never results, but for the order of a stream."""
 
     workers: int = 0
     """Processes that read and augment images; 0 does it in the training process (right for digits)."""
@@ -197,7 +197,8 @@ class Recipe:
     """In long epochs also after so many minutes; null: between epochs alone. The last two are kept."""
     nonfinite: Literal["stop", "skip"] = "stop"
     """What a NaN or infinite loss does: stop ends the run; skip leaves that update out, up to 10 on end, and waits
-    for the device at every update. The batch that did it is kept in OUT."""
+    for the device at every update. The batch that did it is kept in OUT. (With fp16 the gradients' scaler leaves
+    such updates out by itself and counts none.)"""
     trackers: list[str] = field(default_factory=lambda: ["tensorboard"])
     """Where the curves go besides metrics.jsonl: tensorboard, wandb, mlflow, each by name; [] is none."""
     optimizer: Optimizer = field(default_factory=Optimizer)

@@ -102,7 +102,7 @@ def save_run(
 
 
 def load_run(
-    saved: dict[str, Any], task: Any, optimizer: Any, *, accelerator: Accelerator
+    saved: dict[str, Any], task: Any, optimizer: Any, *, accelerator: Accelerator, recipe: Recipe
 ) -> tuple[Position, dict[str, Any] | None]:
     """Put everything back as `save_run` found it; returns how far it was, and the sums of an epoch begun.
 
@@ -118,7 +118,11 @@ def load_run(
         if saved["ema"] is not None and task.has_ema():
             _load_weights(task.get_eval_model(ema=True), saved["ema"])
         check_optimizer(saved["optimizer"], optimizer)
+        options = [{**group, "params": None} for group in optimizer.param_groups]
         optimizer.load_state_dict(optimizer_in_parts(saved["optimizer"], optimizer))
+        if any(name.startswith("optimizer.") for name in differences(saved, recipe)):  # forced
+            for group, wanted in zip(optimizer.param_groups, options, strict=True):
+                group.update({name: value for name, value in wanted.items() if name != "params"})
         if accelerator.scaler is not None and saved["scaler"] is not None:
             accelerator.scaler.load_state_dict(saved["scaler"])
         position = Position(**{name: saved[name] for name in ("epoch", "updates", "history")})
@@ -167,8 +171,10 @@ def refuse_changes(
         check_saved(saved)
     except ValueError as error:
         raise ValueError(f"{path} is whole, but cannot be gone on from: {error}") from error
-    if saved["epoch"] > now.epochs:
-        raise ValueError(f"the run in {path.parent} already has {saved['epoch']} epochs; epochs is {now.epochs}")
+    another = bool(saved.get("batch"))
+    if saved["epoch"] + another > now.epochs:
+        has = f"{saved['epoch']} epochs" + (" and has begun another" if another else "")
+        raise ValueError(f"the run in {path.parent} already has {has}; epochs is {now.epochs}")
     notes = []
     for name, (before, value) in differences(saved, now).items():
         if not force:

@@ -52,7 +52,9 @@ def check_own(own: dict[str, Any], *, num_classes: int) -> None:
     if sums is None:
         return
     _require(isinstance(sums, dict), "sums", type(sums))
-    _require(all(value.ndim == 0 for value in sums["sums"].values()), "sums", "tensors")
+    values = sums["sums"]
+    right = all(value.ndim == 0 for value in values.values()) and (not values or "train_loss" in values)
+    _require(right, "sums", "tensors")
     right = all(value.shape in ((), (1,), (num_classes,)) for value in sums["accuracy"].values())
     _require(right, "accuracy", "of other classes")
     _require(_is_count(sums["images"]) and _is_count(sums["skipped"]), "images", sums["images"])

@@ -18,7 +18,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from attnmix.backbone import BackboneView
 from attnmix.task import MixTask
 
-__all__ = ["evaluated", "in_parts", "is_sharded", "optimizer_in_parts", "shard", "sync_gradients", "whole"]
+__all__ = [
+    "evaluated",
+    "in_parts",
+    "is_sharded",
+    "optimizer_in_parts",
+    "shard",
+    "share_buffers",
+    "sync_gradients",
+    "whole",
+]
 
 
 def shard(task: MixTask, *, keep_gathered: bool) -> None:
@@ -62,6 +71,17 @@ def is_sharded(task: MixTask) -> bool:
 def sync_gradients(task: MixTask, wanted: bool) -> None:
     """Whether the next backward pass adds up the processes' gradients, or each gathers its own."""
     cast(FSDPModule, task.get_trainable_module()).set_requires_gradient_sync(wanted)
+
+
+def share_buffers(module: nn.Module) -> None:
+    """Give every process the first one's buffers: BatchNorm's statistics are of each one's own images."""
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    if not buffers or not dist.is_initialized() or dist.get_world_size() == 1:
+        return
+    together = torch.cat([buffer.flatten() for buffer in buffers])
+    dist.broadcast(together, src=0)
+    for buffer, first in zip(buffers, together.split([buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(first.view_as(buffer))
 
 
 def evaluated(task: MixTask, *, ema: bool = False) -> nn.Module:

@@ -19,7 +19,7 @@ def first_unsound(losses: list[Tensor]) -> int | None:
 
 def unsound_weight(module: nn.Module) -> str | None:
     """The name of the first parameter that is not finite; of parameters in parts (FSDP2), in any process's."""
-    finite = torch.stack([whole(parameter.isfinite().all()) for parameter in module.parameters()])
+    finite = torch.stack([whole(parameter.isfinite().all()).cpu() for parameter in module.parameters()])
     if finite.all():
         return None
     names = [name for name, _ in module.named_parameters()]

@@ -27,6 +27,9 @@ class Stopped(KeyboardInterrupt):
         super().__init__(signal.Signals(number).name)
         self.signal = number
 
+    def __reduce__(self) -> tuple[type, tuple[int]]:  # from a worker of a comparison
+        return type(self), (self.signal,)
+
 
 class StopRequests:
     """Context in which a signal is noted rather than obeyed; a second Ctrl-C is obeyed at once.
@@ -55,8 +58,8 @@ class StopRequests:
             signal.signal(number, handler)
         self._before = {}
 
-    def agreed(self, accelerator: Accelerator, *more: bool) -> tuple[int, ...]:
-        """What any process has received, and of each further flag whether any raised it; all have to ask."""
+    def agreed(self, accelerator: Accelerator, *more: int) -> tuple[int, ...]:
+        """What any process has received, and the largest of each further number or flag; all have to ask."""
         flags = [self.received, *map(int, more)]
         if accelerator.num_processes == 1:
             return tuple(flags)
