@@ -190,3 +190,10 @@ def test_a_device_that_is_not_there(tiny, tmp_path, monkeypatch, device):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     with pytest.raises(ValueError, match=f"device is '{device}', but torch sees .* use auto or cpu"):
         create_accelerator(tiny(device=device), tmp_path)
+
+
+def test_processes_that_would_each_train_alone_are_refused(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)  # a device that processes cannot share
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="2 processes were started, but on device mps each would train alone"):
+        create_accelerator(tiny(device="mps"), tmp_path)

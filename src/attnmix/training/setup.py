@@ -131,15 +131,22 @@ def create_accelerator(recipe: Recipe, out: Path) -> Accelerator:
     # Accelerate remembers device and precision for the whole process; another run may want others.
     AcceleratorState._reset_state(reset_partial_state=not launched)
     GradientState._reset_state()
+    # without a GPU Accelerate joins processes only if told that the CPU is meant; else each trains alone
+    on_cpu = kind == "cpu" or (kind == "auto" and launched and not torch.cuda.is_available())
     with _environment("ACCELERATE_TORCH_DEVICE", recipe.device if index and not launched else None):
         accelerator = Accelerator(
-            cpu=kind == "cpu",
+            cpu=on_cpu,
             mixed_precision=recipe.precision,
             project_dir=str(out),
             dataloader_config=DataLoaderConfiguration(
                 use_seedable_sampler=True, data_seed=order_seed(recipe), non_blocking=True
             ),
             kwargs_handlers=[DistributedDataParallelKwargs()],
+        )
+    if launched and accelerator.num_processes == 1:
+        raise ValueError(
+            f"{os.environ['WORLD_SIZE']} processes were started, but on device {recipe.device} each would train "
+            "alone, into one folder: set device to cpu or cuda, or start one process"
         )
     if recipe.precision == "fp16" and accelerator.device.type == "cpu":
         raise ValueError("precision is 'fp16', which needs a GPU; on the CPU use bf16 or no")
