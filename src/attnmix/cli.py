@@ -135,6 +135,9 @@ def _run_one(command: Any, prog: str, rest: list[str]) -> int:
         first = rest[: positionals.index("recipe") + 1]
         if len(first) > positionals.index("recipe") and not any(word.startswith("-") for word in first):
             show_recipe_values(parser, load_recipe(first[-1]))
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1 and not getattr(command, "IN_SEVERAL_PROCESSES", False) and not {"-h", "--help"} & set(rest):
+        raise ValueError(f"{prog} runs in one process, not in {started}: start it without torchrun")
     return command.run(parse_over_recipe(parser, rest) if takes_recipe else parser.parse_args(rest))
 
 

@@ -157,9 +157,3 @@ def test_memory_that_runs_out_is_advice(capsys, monkeypatch):
 def test_wrong_words_are_named(capsys, words, message):
     assert main(["bench", "data", "quickstart", *TINY, *words]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_torchrun_is_refused(capsys, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["bench", "data", "quickstart", *TINY]) == 2
-    assert "measures one process: start it without torchrun" in capsys.readouterr().err

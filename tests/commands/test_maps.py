@@ -250,12 +250,6 @@ def test_wrong_input_is_one_line_and_exit_code_2(tmp_path, maps, capsys, words, 
     assert not (tmp_path / "maps.part").exists()
 
 
-def test_one_process_alone(maps, capsys, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert maps() == 2
-    assert "attnmix maps runs in one process: start it without torchrun" in error(capsys)
-
-
 def test_a_larger_image_gives_a_cnn_more_cells(tmp_path, maps):
     options = ["--teacher=resnet10t", "--teacher_options={pretrained: false, num_classes: 10}"]
     assert maps(*options, "--image_size=64", "--top=1") == 0

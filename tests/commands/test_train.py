@@ -199,6 +199,14 @@ def test_only_the_first_process_tells(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("name", ["compare", "evaluate", "maps", "bench data"])
+def test_other_commands_are_of_one_process(capsys, monkeypatch, name):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert cli.main([*name.split(), "quickstart"]) == 2
+    assert f"attnmix {name} runs in one process, not in 2: start it without torchrun" in error(capsys)
+    assert cli.main([*name.split(), "--help"]) == 0
+
+
 def test_help(capsys):
     assert cli.main([]) == 0
     assert cli.main(["--help"]) == 0

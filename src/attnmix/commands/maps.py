@@ -8,7 +8,6 @@ that a crop of an image is a crop of its map. Give the recipe as to `attnmix tra
 An interrupted command goes on where it stopped when it is given again.
 """
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,8 +61,6 @@ def run(arguments: Namespace) -> int:
     for name in ("top", "image_size"):
         if arguments[name] is not None and arguments[name] < 1:
             raise ValueError(f"{name} is {arguments[name]}, but must be 1 or more")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("attnmix maps runs in one process: start it without torchrun")
 
     from rich.console import Console
 

@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from attnmix.training.arguments import add_recipe_arguments, recipe_from_arguments
 
+IN_SEVERAL_PROCESSES = True
 EXAMPLES = """
 examples:
   attnmix train quickstart --method smmix --out runs/smmix
