@@ -70,6 +70,5 @@ class Assembly:
 
     def _keep_average(self, recipe: Recipe, **options: bool) -> None:
         if recipe.ema is not None:
-            self.task.setup_ema(
-                decay=recipe.ema, use_warmup=True, **options
-            )  # else a short run's is still its first weights
+            # without warm-up a short run's is still its first weights
+            self.task.setup_ema(decay=recipe.ema, use_warmup=True, **options)
