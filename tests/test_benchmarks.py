@@ -26,7 +26,7 @@ def test_the_gpu_script_needs_torch_and_timm_alone(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr
     assert "no SciPy here" in done.stdout
     for stem in ("step-cpu-bfloat16", "attention-cpu-bfloat16"):
         found = json.loads((tmp_path / f"{stem}.json").read_text())
@@ -66,7 +66,7 @@ def test_the_scaling_script_measures_two_processes_and_forecasts(tmp_path):
     words = ["--model", "test_vit", "--batch_size", "2", "--rounds", "3", "--out", str(tmp_path)]
     command = [sys.executable, str(ROOT / "benchmarks" / "scaling.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "scaling-cpu.json").read_text())["rows"]
     assert [row["name"] for row in rows] == [
         "alone", "side by side", "DDP", "FSDP2 shard_grad_op", "FSDP2 full_shard", "all-reduce",
