@@ -109,7 +109,6 @@ class _Run(Assembly):
             )
         self.recipe, self.out = recipe, out
         saved, notice = load_latest(out) if resume else (None, None)
-        self._is_damaged = notice is not None
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         self.accelerator = create_accelerator(recipe, out)
@@ -137,7 +136,11 @@ class _Run(Assembly):
         self._saved_at, self._skipped_on_end = time.monotonic(), 0
         self._stop_by = self._is_due = 0
         self._look_every, self._looked = 1, time.perf_counter()
-        self._begin(changes if notice is None else [notice, *changes])
+        if notice is not None:
+            changes.insert(0, notice)
+            if self.is_main:
+                set_aside(self.checkpoint)
+        self._begin(changes)
 
     def _reordered(self, saved: dict[str, Any]) -> list[str]:
         """What changes the order of a stream, whose shards are dealt out to workers."""
@@ -149,8 +152,6 @@ class _Run(Assembly):
     def _begin(self, notes: list[str]) -> None:
         """Write what is known, and say what ought to be."""
         if self.is_main:
-            if self._is_damaged:
-                set_aside(self.checkpoint)
             self.out.mkdir(parents=True, exist_ok=True)
             save_recipe(self.recipe, self.out / RECIPE)
             write_lines(self.out / "metrics.jsonl", self.position.history)
@@ -201,8 +202,6 @@ class _Run(Assembly):
             window = min(recipe.accumulation_steps, self.batches - window_start)
             is_update = is_last or index + 1 == window_start + window
             with self._gathering(is_update):
-                if is_sharded(self.task):  # as DistributedDataParallel does by itself
-                    share_buffers(self.task)
                 result = self.step(images, labels)
                 self.accelerator.backward(result["loss"] / window)
             if recipe.nonfinite == "skip":
@@ -229,9 +228,10 @@ class _Run(Assembly):
             self.console.print(told, highlight=False, soft_wrap=True)
 
     def _gathering(self, is_update: bool) -> contextlib.AbstractContextManager[Any]:
-        """Processes add up their gradients before an update alone."""
+        """Processes add up their gradients before an update alone, and begin each step with the same buffers."""
         if is_sharded(self.task):
             sync_gradients(self.task, is_update)
+            share_buffers(self.task)  # as DistributedDataParallel does by itself
             return contextlib.nullcontext()
         return contextlib.nullcontext() if is_update else self.accelerator.no_sync(self.step)
 

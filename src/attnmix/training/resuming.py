@@ -118,11 +118,13 @@ def load_run(
         if saved["ema"] is not None and task.has_ema():
             _load_weights(task.get_eval_model(ema=True), saved["ema"])
         check_optimizer(saved["optimizer"], optimizer)
-        options = [{**group, "params": None} for group in optimizer.param_groups]
+        wanted = [
+            {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+        ]
         optimizer.load_state_dict(optimizer_in_parts(saved["optimizer"], optimizer))
         if any(name.startswith("optimizer.") for name in differences(saved, recipe)):  # forced
-            for group, wanted in zip(optimizer.param_groups, options, strict=True):
-                group.update({name: value for name, value in wanted.items() if name != "params"})
+            for group, options in zip(optimizer.param_groups, wanted, strict=True):
+                group.update(options)
         if accelerator.scaler is not None and saved["scaler"] is not None:
             accelerator.scaler.load_state_dict(saved["scaler"])
         position = Position(**{name: saved[name] for name in ("epoch", "updates", "history")})
