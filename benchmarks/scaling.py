@@ -27,6 +27,7 @@ import attnmix
 from attnmix.benchmark.machine import describe_machine
 from attnmix.benchmark.rounds import ratio_interval
 from attnmix.benchmark.scaling import Cluster, Work, forecast
+from attnmix.data import create_transforms
 from attnmix.data.folder import open_folder
 from attnmix.report import print_table, write_benchmark
 from attnmix.training.sharding import shard
@@ -54,8 +55,7 @@ def main() -> None:
         measure(arguments)
         return
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    # once in some twenty launches on two busy cores the first process failed; it starts once more
-    command += ["--nproc-per-node", str(arguments.processes), "--max-restarts", "1", *sys.argv]
+    command += ["--nproc-per-node", str(arguments.processes), *sys.argv]
     sys.exit(subprocess.run(command, env={"OMP_NUM_THREADS": "1", **os.environ}).returncode)
 
 
@@ -153,9 +153,8 @@ def reading_rate(count: int = 48) -> float:
         for number in range(count):
             coarse = Image.fromarray(random.integers(0, 255, (24, 32, 3), dtype=np.uint8))
             coarse.resize(PHOTO, Image.Resampling.BICUBIC).save(place / f"{number}.jpg", quality=90)
-        transform = timm.data.create_transform(
-            224, is_training=True, auto_augment="rand-m9-mstd0.5-inc1", re_prob=0.25
-        )
+        augment = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25}
+        transform, _ = create_transforms((3, 224, 224), mean=(0.5,) * 3, std=(0.5,) * 3, augment=augment)
         photos = open_folder(Path(folder), options={}, transform=transform)
         before = time.process_time()
         for number in range(count):
