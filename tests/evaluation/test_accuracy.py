@@ -7,6 +7,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, recall_s
 from torch import nn
 from torchmetrics.functional.classification import binary_calibration_error
 
+from attnmix.data import UNREAD
 from attnmix.evaluation.accuracy import QUESTION, evaluate_accuracy
 from tests.evaluation.pixel_exam import pixel_exam, random_images
 
@@ -31,6 +32,20 @@ def test_accuracy_is_scikit_learns():
         assert found[name] == pytest.approx(100 * top_k_accuracy_score(labels, logits, k=k, labels=classes))
     assert found["confusion"] == confusion_matrix(labels, logits.argmax(dim=1)).tolist()
     assert not model.training
+
+
+def test_what_stands_in_for_an_unreadable_image_is_not_counted():
+    images, labels, loader = batches(7)
+    marked = [labels.clone() for labels in labels.split(16)]
+    marked[1][[0, 5, 9]] = UNREAD
+    marked[3][:] = UNREAD  # a whole batch
+    kept = torch.cat(marked) != UNREAD
+    found = evaluate_accuracy(
+        nn.Flatten(), [(pixels, with_marks) for (pixels, _), with_marks in zip(loader, marked, strict=True)],
+        7, Accelerator(cpu=True),
+    )  # fmt: skip
+    expected = evaluate_accuracy(nn.Flatten(), [(images[kept], labels[kept])], 7, Accelerator(cpu=True))
+    assert found == {**expected, "loss": pytest.approx(expected["loss"])}
 
 
 def test_five_classes_or_fewer_have_no_top5():

@@ -15,6 +15,7 @@ import attnmix
 from attnmix.data import LabelledImages, create_datasets
 from attnmix.training import assembly, loop, setup, train
 from attnmix.training.setup import create_model
+from tests.data.conftest import truncate
 
 
 def losses(result):
@@ -186,6 +187,14 @@ def test_five_classes_or_fewer_have_no_top5(tiny, tmp_path, monkeypatch):
     assert result.top5 is None
     assert "eval_top5" not in result.history[0]
     assert result.class_names == ["class0", "class1", "class2"]
+
+
+def test_an_unreadable_evaluation_image_is_in_no_measurement(tiny, tmp_path):
+    _write_folder(tmp_path / "images", classes=2)
+    truncate(tmp_path / "images/val/class0/4.jpg")
+    recipe = dataclasses.replace(tiny(epochs=1), data=str(tmp_path / "images"), data_options={}, eval_split="val")
+    result = train(recipe, tmp_path / "run", progress=False)
+    assert [sum(row) for row in result.confusion] == [4, 5]
 
 
 def _write_folder(folder, *, classes):

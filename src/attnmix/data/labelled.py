@@ -10,6 +10,9 @@ from torch.utils.data import Dataset, IterableDataset
 
 from attnmix.data.decoding import UNREADABLE, reason, rgb_image
 
+UNREAD = -1
+"""Label of what stands in for an unreadable image where it is not to count."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -126,6 +129,23 @@ class ReadableImages(LabelledImages):
                 f"{count} of {len(self)} images cannot be read, more than the {self.allowed_unreadable} "
                 f"allowed; repair or remove them: {shown}"
             ) from error
+
+
+class MarkedStandIns(Dataset[tuple[Any, int]]):
+    """Labelled images for a measurement: what stands in for an unreadable one has the label `UNREAD`.
+
+    Left out here, it would move the images after it to other batches, and other processes.
+    """
+
+    def __init__(self, images: LabelledImages) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        found = self.images.read(index)
+        return (self.images[index][0], UNREAD) if found is None else found
 
 
 class StreamedImages(LabelledImages, IterableDataset[tuple[Any, int]]):

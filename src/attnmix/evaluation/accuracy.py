@@ -8,6 +8,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
+from attnmix.data import UNREAD
 from attnmix.evaluation.confidence import BIN_IMAGES, BINS, reliability_bins
 from attnmix.evaluation.exam import Answer, Exam, Question
 from attnmix.evaluation.real_labels import RealLabels
@@ -24,7 +25,7 @@ def evaluate_accuracy(
 
     Args:
         model: `[B, C, H, W]` -> logits `[B, num_classes]`.
-        loader: batches of images and `[B]` int64 labels, prepared by `accelerator`.
+        loader: batches of images and `[B]` int64 labels, prepared by `accelerator`; `UNREAD` is not counted.
         num_classes: classes of the labels.
         accelerator: decides device and precision, and gathers the processes' shares.
 
@@ -45,6 +46,10 @@ def evaluate_accuracy(
             logits = model(images.to(device, non_blocking=True)).float()
         # Leaves out what pads the last batch of several processes.
         logits, labels = accelerator.gather_for_metrics((logits, labels.to(device, non_blocking=True)))
+        is_read = labels != UNREAD
+        logits, labels = logits[is_read], labels[is_read]
+        if len(labels) == 0:  # which torchmetrics refuses
+            continue
         loss_sum += nn.functional.cross_entropy(logits, labels, reduction="sum")
         images_seen += len(labels)
         top1.update(logits, labels)

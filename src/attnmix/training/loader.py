@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator, skip_first_batches
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from attnmix.data.labelled import LabelledImages, MarkedStandIns
 from attnmix.training.recipe import Recipe
 from attnmix.training.repeats import RepeatedOrder
 from attnmix.training.shares import EvenedBatches
@@ -104,8 +105,8 @@ def create_loaders(
 
     Data with a length is dealt out by Accelerate, batch by batch; a stream's processes and workers read shares of
     their own. In training every process makes as many steps; in evaluation `accelerator.gather_for_metrics` leaves
-    each image in once. Call `set_epoch(train_loader, epoch)` before each epoch. Workers are kept from epoch to
-    epoch.
+    each image in once, and what stands in for an unreadable one has the label `UNREAD`. Call
+    `set_epoch(train_loader, epoch)` before each epoch. Workers are kept from epoch to epoch.
 
     Raises:
         ValueError: streaming data with repeats, or that so many processes and workers cannot share.
@@ -129,6 +130,8 @@ def create_loaders(
             continue
         if is_training and not recipe.augment.no_aug:
             data = ReproducibleItems(data, seed=recipe.seed)
+        if not is_training and isinstance(data, LabelledImages):
+            data = MarkedStandIns(data)
         order: dict[str, Any] = {"shuffle": is_training}
         if is_training and recipe.aug_repeats > 1:
             order = {
