@@ -267,12 +267,32 @@ def test_the_average_follows_once_for_each_update_of_gathered_gradients(fused):
         optimizer.zero_grad(set_to_none=False)  # nor do gradients tell
 
 
-def test_what_was_seen_moves_with_the_average_and_is_in_no_checkpoint():
+def test_a_resumed_average_stays_until_an_update():
+    model = tiny_vit()
+    average, resumed = (MovingAverage(model, momentum=0.5) for _ in range(2))
+    average.follow(model)
+    shift(model, 1.0)
+    average.follow(model)
+    resumed.load_state_dict(average.state_dict())
+    resumed.follow(model)
+    pairs = zip(average.view.model.parameters(), resumed.view.model.parameters(), strict=True)
+    assert all(one.equal(two) for one, two in pairs)
+    shift(model, 1.0)
+    resumed.follow(model)
+    assert not resumed.view.model.head.bias.equal(average.view.model.head.bias)
+
+
+@pytest.mark.parametrize("seen", ["no tensor", torch.zeros(3)])
+def test_a_damaged_state_is_refused(seen):
+    average = MovingAverage(tiny_vit(), momentum=0.5)
+    with pytest.raises(ValueError, match=r"state is damaged: what it saw are not \d+ numbers"):
+        average.set_extra_state({**average.get_extra_state(), "seen": seen})
+
+
+def test_what_was_seen_moves_with_the_average():
     model = tiny_vit()
     average = MovingAverage(model, momentum=0.0)
     average.follow(model)
-    assert set(average.state_dict()) == {"_extra_state"}
-    assert set(average.get_extra_state()) == {"started", "model"}
     before = detached(average.to("meta").view.model.parameters())
     average.follow(model.to("meta"))  # nothing left on the old device
     assert [each.shape for each in average.view.model.parameters()] == [each.shape for each in before]

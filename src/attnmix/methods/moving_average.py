@@ -44,15 +44,15 @@ class MovingAverage(nn.Module):
         super().__init__()
         self.momentum = momentum
         self.started = False
-        self.seen: Tensor | None = None  # of the model that was followed last; in no checkpoint
+        self.seen: Tensor | None = None  # of the model that was followed last
         self.view = BackboneView(_in_full(copy.deepcopy(model).requires_grad_(False).eval()))
 
     @torch.no_grad()
     def follow(self, model: nn.Module) -> None:
         """Move towards the model, to it the first time; buffers are copied.
 
-        Where its weights are those of the last call, as between batches whose gradients are gathered, the average
-        stays to the bit. After a resume the first call moves: checkpoints are made after an update.
+        Where its weights are those of the last call, as between batches whose gradients are gathered or after an
+        update that was left out, the average stays to the bit, also after a resume.
         """
         ours = list(self.view.model.parameters())
         theirs = [_whole(new).to(old.dtype) for old, new in zip(ours, model.parameters(), strict=True)]
@@ -94,12 +94,16 @@ class MovingAverage(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """What has been averaged."""
-        return {"started": self.started, "model": self.view.model.state_dict()}
+        return {"started": self.started, "seen": self.seen, "model": self.view.model.state_dict()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.started, self.seen = state["started"], None
         self.view.model.load_state_dict(state["model"])
+        weights = list(self.view.model.parameters())
+        seen, size = state.get("seen"), sum(min(SAMPLE, weight.numel()) for weight in weights)
+        if seen is not None and (not isinstance(seen, Tensor) or seen.shape != (size,)):
+            raise ValueError(f"a moving average's state is damaged: what it saw are not {size} numbers")
+        self.started, self.seen = state["started"], None if seen is None else seen.to(weights[0])
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MovingAverage:
         super()._apply(fn, recurse)
