@@ -16,6 +16,7 @@ from typing import Any
 import jsonargparse
 
 from attnmix._nearest import nearest
+from attnmix._refusals import plain_refusal
 from attnmix.training.arguments import parse_over_recipe, show_recipe_values
 from attnmix.training.reading import load_recipe
 
@@ -92,7 +93,7 @@ def _one_line(error: Exception) -> str:
     text = str(error)
     if "Original Traceback" in text:
         text = re.split(r"\n[\w.]*(?:Error|Exception): ", text)[-1]
-    return " ".join(text.split())
+    return plain_refusal(text)
 
 
 def _run(words: list[str]) -> int:

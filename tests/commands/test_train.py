@@ -83,7 +83,7 @@ def test_resume_and_its_errors(tmp_path, capsys):
         (["--batch-size", "3"], "unknown option '--batch-size'; did you mean '--batch_size'?"),
         (["--weight_decay=3"], "unknown option '--weight_decay'; did you mean '--optimizer.weight_decay'?"),
         (["--optimizer.wd=3"], "unknown option '--optimizer.wd'"),
-        (["--epochs=three"], "Got value: three"),
+        (["--epochs=three"], "error: epochs must be a whole number. Got value: three"),
         (["--epochs=0"], "epochs is 0, but must be 1 or more"),
         (["--precision=bf17"], "bf17"),
         (["--method=smmx"], "smmix"),

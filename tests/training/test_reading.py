@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import yaml
 
@@ -90,9 +92,14 @@ def test_a_saved_recipe_loads_as_the_same(tmp_path):
         ("optimizer: {wieght_decay: 0.1}", r"'optimizer.wieght_decay' .*'optimizer.weight_decay'\?"),
         ("zzzzzz: 1", r"unknown recipe key 'zzzzzz' in .*a.yaml$"),
         ("optimizer: 3", r"'optimizer' in .*a.yaml must hold keys with values, not 3"),
-        ("epochs: three", r"epochs.*Got value: three"),
+        ("epochs: three", r"^epochs must be a whole number. Got value: three in .*a.yaml$"),
         ("epochs: 1.5", r"epochs.*Got value: 1.5"),
-        ("precision: bf17", r"precision.*'bf16'.*Got value: bf17"),
+        (
+            "precision: bf17",
+            r"^precision must be 'no', 'bf16' or 'fp16'; did you mean 'bf16'\? Got value: bf17 in .*a.yaml$",
+        ),
+        ("clip_grad: much", r"^clip_grad must be a number or null. Got value: much in"),
+        ("optimizer: {betas: 1}", r"^optimizer.betas must be a list of two numbers or null. Got value: 1 in"),
         ("model_options: 3", r"model_options.*Got value: 3"),
         ("augment: {scale: [0.1]}", r"augment.scale.*0.1"),
         ("- epochs", r"must hold keys with values, as 'epochs: 30', not a list"),
@@ -105,6 +112,21 @@ def test_wrong_files(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         load_recipe(path)
+
+
+@pytest.mark.parametrize("key", recipe_defaults(load_recipe("quickstart")))
+def test_no_refusal_speaks_of_pythons_types(tmp_path, key):
+    group, _, name = key.rpartition(".")
+    refused = []
+    for value in ("zzz", "1.5", "true", "[1, b]", "{a: 1}"):
+        (tmp_path / "a.yaml").write_text(f"{group}: {{{name}: {value}}}" if group else f"{name}: {value}")
+        try:
+            load_recipe(tmp_path / "a.yaml")
+        except ValueError as error:
+            refused.append(str(error))
+    assert refused
+    for message in refused:
+        assert not re.search(r"class|typing|subtypes|Parser", message)
 
 
 def test_unknown_recipe_names_the_nearest():

@@ -17,6 +17,7 @@ import jsonargparse
 import yaml
 
 from attnmix._nearest import nearest
+from attnmix._refusals import plain_refusal
 from attnmix.training.plain_yaml import check_plain, load_plain, shown
 from attnmix.training.recipe import Recipe
 from attnmix.training.result import write_text
@@ -207,7 +208,7 @@ def _checked(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     try:
         parsed = _parser().parse_object(others)
     except (ArgumentError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{' '.join(str(error).split())[:500]}{where}") from error
+        raise ValueError(f"{plain_refusal(str(error))[:500]}{where}") from error
     return {**parsed.as_dict(), **options}
 
 
