@@ -42,6 +42,15 @@ def test_it_is_a_timm_training_task(make_vit):
     assert evaluator is not None
 
 
+def test_adaptive_clipping_leaves_out_the_models_head(make_vit):
+    model = make_vit()
+    task = make_task(model, "automix", **options_for("automix", make_vit))
+    every = {id(parameter) for parameter in task.parameters()}
+    without_head = {id(parameter) for parameter in task.get_clip_parameters(exclude_head=True)}
+    assert {id(parameter) for parameter in task.get_clip_parameters()} == every
+    assert every - without_head == {id(parameter) for parameter in model.head.parameters()}
+
+
 def test_mix_looks_without_training(make_vit):
     task = make_task(make_vit(), "smmix")
     mixed = task.mix(*make_batch())

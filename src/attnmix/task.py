@@ -182,6 +182,11 @@ class MixTask(TrainingTask):
         if self.has_ema():
             self.trainable_module_ema.update(self.view.model, step=step)
 
+    def get_clip_parameters(self, exclude_head: bool = False) -> list[nn.Parameter]:
+        """Parameters whose gradients are clipped; adaptive clipping leaves out the model's last two, its head."""
+        of_model = list(self.view.model.parameters())
+        return [*(of_model[:-2] if exclude_head else of_model), *self.method.parameters()]
+
     def get_task_state(self, module: nn.Module | None = None, ema: bool = False) -> dict[str, Any]:
         """What a checkpoint needs beside the model: the method's parameters and its generators' states."""
         if ema:
