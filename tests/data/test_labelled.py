@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from torchvision.transforms.functional import to_tensor
 
 from attnmix.data.folder import open_folder
-from attnmix.data.labelled import ReadableImages
+from attnmix.data.labelled import UNREAD, MarkedStandIns, ReadableImages
 from tests.data.conftest import save_image, truncate
 
 
@@ -55,6 +55,24 @@ def test_what_loader_workers_find_is_known_here(damaged, start):
     loader = DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=start)
     assert sum(len(labels) for _, labels in loader) == 6
     assert len(data.unreadable) == 2
+
+
+def test_stand_ins_are_marked_in_a_measurement(damaged):
+    data = open_split(damaged)
+    marked = MarkedStandIns(data)
+    assert [label for _, label in (marked[index] for index in range(len(marked)))] == [0, UNREAD, 0, UNREAD, 1, 1]
+    assert torch.equal(marked[1][0], data[2][0])  # so that batches and their shapes stay
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_a_measurement_wants_labels(label):
+    def load(index):
+        return Image.new("RGB", (40, 30)), label if index == 1 else 0
+
+    marked = MarkedStandIns(ReadableImages(3, load, "file {}".format, class_names=["a", "b"]))
+    assert marked[0][1] == 0
+    with pytest.raises(ValueError, match=f"file 1 has the label {label}, but labels are 0 to 1: evaluate on"):
+        marked[1]
 
 
 def test_too_many_unreadable_files_end_the_run_by_name(make_folder):

@@ -134,7 +134,8 @@ class ReadableImages(LabelledImages):
 class MarkedStandIns(Dataset[tuple[Any, int]]):
     """Labelled images for a measurement: what stands in for an unreadable one has the label `UNREAD`.
 
-    Left out here, it would move the images after it to other batches, and other processes.
+    Left out here, it would move the images after it to other batches, and other processes. A label that is none of
+    the data's classes, as test splits without labels have: ValueError naming the image.
     """
 
     def __init__(self, images: LabelledImages) -> None:
@@ -145,7 +146,14 @@ class MarkedStandIns(Dataset[tuple[Any, int]]):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         found = self.images.read(index)
-        return (self.images[index][0], UNREAD) if found is None else found
+        if found is None:
+            return self.images[index][0], UNREAD
+        if not 0 <= found[1] < self.images.num_classes:
+            raise ValueError(
+                f"{self.images.name_of(index)} has the label {found[1]}, but labels are 0 to "
+                f"{self.images.num_classes - 1}: evaluate on a split that has labels"
+            )
+        return found
 
 
 class StreamedImages(LabelledImages, IterableDataset[tuple[Any, int]]):
