@@ -7,7 +7,6 @@ where it came from.
 import argparse
 import importlib
 import os
-import re
 import select
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,8 @@ from typing import Any
 
 import jsonargparse
 
+from attnmix._errors import plain_message
 from attnmix._nearest import nearest
-from attnmix._refusals import plain_refusal
 from attnmix.training.arguments import parse_over_recipe, show_recipe_values
 from attnmix.training.reading import load_recipe
 
@@ -55,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         if _is_first_of_node() or not isinstance(error, _SAME_EVERYWHERE):
-            print(f"attnmix: error: {_one_line(error)}", file=sys.stderr)
+            print(f"attnmix: error: {plain_message(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         if _is_first_process():
@@ -86,14 +85,6 @@ def _is_first_process() -> bool:
 
 def _is_first_of_node() -> bool:
     return os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0"
-
-
-def _one_line(error: Exception) -> str:
-    """The message on one line, without the traceback that torch adds to it in a loader's worker."""
-    text = str(error)
-    if "Original Traceback" in text:
-        text = re.split(r"\n[\w.]*(?:Error|Exception): ", text)[-1]
-    return plain_refusal(text)
 
 
 def _run(words: list[str]) -> int:

@@ -7,6 +7,7 @@ from torch.utils.data import IterableDataset
 from attnmix.data import LabelledImages
 from attnmix.evaluation.exam import ImageSet, image_generator
 from tests.evaluation.exams import RandomImages, tiny_exam
+from tests.evaluation.pixel_exam import pixel_exam, random_images
 
 
 class Heard:
@@ -50,6 +51,16 @@ def test_unreadable_images_are_left_out_with_their_numbers_and_progress_knows():
     images = RandomImages(12, broken=[0, 5, 6, 7, 8, 9])  # one whole batch is lost
     assert indices(exam, images) == [1, 2, 3, 4, 10, 11]
     assert (heard.totals, heard.asked, heard.read) == ([12], 12, 6)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_of_no_class_is_named_where_labels_are_asked_for(label):
+    images = random_images(6, 3)
+    images.labels[4] = label
+    exam = pixel_exam(images)
+    with pytest.raises(ValueError, match=f"image 4 has the label {label}, but labels are 0 to 2"):
+        list(exam.batches(images))
+    assert sum(len(batch.index) for batch in exam.batches(images, labelled=False)) == 6
 
 
 def test_a_limit_takes_images_from_the_whole_set_and_the_exams_own_rules():

@@ -57,6 +57,18 @@ def test_an_answer_says_its_images_and_seconds(tmp_path):
     assert answer["skipped"] == []
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_images_without_labels_fail_a_question_in_one_line(tmp_path, workers):
+    exam = tiny_exam(6, workers=workers)
+    exam.data.images.labels[2] = -1
+    outcome = ask([exam], tmp_path, Counted())
+    (message,) = outcome.failed["count"].values()
+    last = exam.data.images.num_classes - 1
+    assert message == (
+        f"image 2 has the label -1, but labels are 0 to {last}: evaluate on a split that has labels"
+    )
+
+
 def test_unreadable_images_are_not_counted(tmp_path):
     (exam, _) = exams()
     images = RandomImages(6, broken=[2])

@@ -43,6 +43,16 @@ class LabelledImages(Dataset[tuple[Any, int]]):
         """Item `index`, or None where its image cannot be read: no other is served in its place."""
         return self[index]
 
+    def read_labelled(self, index: int) -> tuple[Any, int] | None:
+        """As `read`; ValueError naming the image for a label of no class, as test splits without labels have."""
+        found = self.read(index)
+        if found is not None and not 0 <= found[1] < self.num_classes:
+            raise ValueError(
+                f"{self.name_of(index)} has the label {found[1]}, but labels are 0 to {self.num_classes - 1}: "
+                "evaluate on a split that has labels"
+            )
+        return found
+
     def __len__(self) -> int:
         raise NotImplementedError
 
@@ -134,8 +144,7 @@ class ReadableImages(LabelledImages):
 class MarkedStandIns(Dataset[tuple[Any, int]]):
     """Labelled images for a measurement: what stands in for an unreadable one has the label `UNREAD`.
 
-    Left out here, it would move the images after it to other batches, and other processes. A label that is none of
-    the data's classes, as test splits without labels have: ValueError naming the image.
+    Left out here, it would move the images after it to other batches, and other processes.
     """
 
     def __init__(self, images: LabelledImages) -> None:
@@ -145,15 +154,8 @@ class MarkedStandIns(Dataset[tuple[Any, int]]):
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        found = self.images.read(index)
-        if found is None:
-            return self.images[index][0], UNREAD
-        if not 0 <= found[1] < self.images.num_classes:
-            raise ValueError(
-                f"{self.images.name_of(index)} has the label {found[1]}, but labels are 0 to "
-                f"{self.images.num_classes - 1}: evaluate on a split that has labels"
-            )
-        return found
+        found = self.images.read_labelled(index)
+        return (self.images[index][0], UNREAD) if found is None else found
 
 
 class StreamedImages(LabelledImages, IterableDataset[tuple[Any, int]]):

@@ -133,20 +133,23 @@ class Exam:
     progress: Progress = field(default_factory=Silence)
     fingerprints: Mapping[str, Any] = field(default_factory=dict)
 
-    def batches(self, images: LabelledImages, *, limit: int | None = None, what: str = "") -> Iterator[Batch]:
+    def batches(
+        self, images: LabelledImages, *, limit: int | None = None, what: str = "", labelled: bool = True
+    ) -> Iterator[Batch]:
         """The images of a set in order, unreadable ones left out.
 
         Args:
             images: the set.
             limit: the question's own: at most so many, evenly from the whole set (the first ones of a stream).
             what: a word for the progress bar.
+            labelled: labels are asked for; without, they may be of no class.
 
         Raises:
-            ValueError: there is not one image.
+            ValueError: there is not one image; a label of no class.
             OSError: more unreadable images than the set allows.
         """
         limit = self.limit if self.limit is not None else limit
-        source, total = _in_order(images, limit)
+        source, total = _in_order(images, limit, labelled=labelled)
         device = self.subject.device
         self.progress.begin(total, what)
         loader = DataLoader(
@@ -224,8 +227,8 @@ def no_attention(exam: Exam) -> str | None:
 class _Readable(Dataset):
     """Items with their numbers; None for an image that cannot be read."""
 
-    def __init__(self, images: LabelledImages, index: Sequence[int]) -> None:
-        self.images = images
+    def __init__(self, read: Callable[[int], tuple[Any, int] | None], index: Sequence[int]) -> None:
+        self.read = read
         self.index = index
 
     def __len__(self) -> int:
@@ -233,7 +236,7 @@ class _Readable(Dataset):
 
     def __getitem__(self, position: int) -> Any:
         number = self.index[position]
-        item = self.images.read(number)
+        item = self.read(number)
         return None if item is None else (*item, number)
 
 
@@ -248,14 +251,14 @@ class _Stream(IterableDataset):
             yield image, label, number
 
 
-def _in_order(images: LabelledImages, limit: int | None) -> tuple[Dataset, int | None]:
+def _in_order(images: LabelledImages, limit: int | None, *, labelled: bool) -> tuple[Dataset, int | None]:
     if isinstance(images, IterableDataset):
         return _Stream(images), limit
     size = len(images)
     count = size if limit is None else min(limit, size)
     # evenly over the whole set: folders are sorted by class
     index = range(size) if count == size else np.linspace(0, size - 1, count).astype(int).tolist()
-    return _Readable(images, index), count
+    return _Readable(images.read_labelled if labelled else images.read, index), count
 
 
 def _collate(items: list[Any]) -> tuple[Any, int]:

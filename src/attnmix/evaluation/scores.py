@@ -146,7 +146,7 @@ def confidences(exam: Exam, images: LabelledImages, columns: Tensor | None, *, w
         ValueError: there is not one image; logits that are not finite.
     """
     columns = None if columns is None else columns.to(exam.subject.device)
-    batches = exam.batches(images, what=what)
+    batches = exam.batches(images, what=what, labelled=False)
     found = [confidence(exam.subject.logits(batch.images, columns)) for batch in batches]
     return _finite(torch.cat(found).cpu())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from attnmix._errors import plain_message
 from attnmix.evaluation.exam import Answer, Exam, Progress, Question
 from attnmix.evaluation.store import AnswerStore
 from attnmix.evaluation.subject import Subject
@@ -75,7 +76,7 @@ def ask_all(
                         "lower it"
                     ) from error
                 except (ValueError, OSError) as error:  # OSError: too many unreadable images
-                    outcome.failed.setdefault(name, {})[label] = str(error)
+                    outcome.failed.setdefault(name, {})[label] = plain_message(error)
                     continue
                 store.save(label, name, settings(exam, question), answer)
             else:

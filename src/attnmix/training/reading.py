@@ -16,8 +16,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import jsonargparse
 import yaml
 
+from attnmix._errors import plain_message
 from attnmix._nearest import nearest
-from attnmix._refusals import plain_refusal
 from attnmix.training.plain_yaml import check_plain, load_plain, shown
 from attnmix.training.recipe import Recipe
 from attnmix.training.result import write_text
@@ -208,7 +208,7 @@ def _checked(values: Mapping[str, Any], *, where: str) -> dict[str, Any]:
     try:
         parsed = _parser().parse_object(others)
     except (ArgumentError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{plain_refusal(str(error))[:500]}{where}") from error
+        raise ValueError(f"{plain_message(error)[:500]}{where}") from error
     return {**parsed.as_dict(), **options}
 
 

@@ -1,4 +1,4 @@
-"""What jsonargparse says of a value that it refuses, in the words of who wrote the value."""
+"""What an error says, in one line, in the words of who gave the command."""
 
 import re
 
@@ -22,9 +22,18 @@ _WORDS = {
 }
 
 
-def plain_refusal(said: str) -> str:
-    """`epochs must be a whole number. Got value: x` for jsonargparse's words; others on one line as they are."""
-    said = " ".join(said.split())
+def plain_message(error: Exception) -> str:
+    """The message on one line, without the traceback that torch adds to it in a loader's worker.
+
+    Of a value that jsonargparse refuses: `epochs must be a whole number. Got value: x`.
+    """
+    text = str(error)
+    if "Original Traceback" in text:
+        text = re.split(r"\n[\w.]*(?:Error|Exception): ", text)[-1]
+    return _refusal(" ".join(text.split()))
+
+
+def _refusal(said: str) -> str:
     found = _SEVERAL.fullmatch(said) or _ONE.fullmatch(said)
     if found is None:
         return said
