@@ -24,9 +24,10 @@ class Heard:
 
 class Stream(LabelledImages, IterableDataset):
     class_names = ("a", "b")
+    labels = 2
 
     def __iter__(self):
-        yield from ((torch.full((3, 2, 2), float(i)), i % 2) for i in range(100))
+        yield from ((torch.full((3, 2, 2), float(i)), i % self.labels) for i in range(100))
 
     def __len__(self):
         return 100
@@ -81,6 +82,14 @@ def test_a_stream_ends_at_the_limit():
     exam = tiny_exam()
     assert indices(exam, Stream(), limit=7) == list(range(7))
     assert len(indices(exam, Stream())) == 100
+
+
+def test_a_streams_label_of_no_class_is_named():
+    exam, stream = tiny_exam(), Stream()
+    stream.labels = 3
+    with pytest.raises(ValueError, match="image 2 has the label 2, but labels are 0 to 1"):
+        indices(exam, stream)
+    assert len(indices(exam, stream, labelled=False)) == 100
 
 
 def test_loader_workers_change_nothing():

@@ -44,14 +44,19 @@ class LabelledImages(Dataset[tuple[Any, int]]):
         return self[index]
 
     def read_labelled(self, index: int) -> tuple[Any, int] | None:
-        """As `read`; ValueError naming the image for a label of no class, as test splits without labels have."""
+        """As `read`, its label checked."""
         found = self.read(index)
-        if found is not None and not 0 <= found[1] < self.num_classes:
+        if found is not None:
+            self.check_label(index, found[1])
+        return found
+
+    def check_label(self, index: int, label: int) -> None:
+        """ValueError naming item `index` for a label of no class, as test splits without labels have."""
+        if not 0 <= label < self.num_classes:
             raise ValueError(
-                f"{self.name_of(index)} has the label {found[1]}, but labels are 0 to {self.num_classes - 1}: "
+                f"{self.name_of(index)} has the label {label}, but labels are 0 to {self.num_classes - 1}: "
                 "evaluate on a split that has labels"
             )
-        return found
 
     def __len__(self) -> int:
         raise NotImplementedError

@@ -243,17 +243,20 @@ class _Readable(Dataset):
 class _Stream(IterableDataset):
     """A stream's items with their numbers."""
 
-    def __init__(self, images: Any) -> None:
+    def __init__(self, images: Any, *, labelled: bool) -> None:
         self.images = images
+        self.labelled = labelled
 
     def __iter__(self) -> Iterator[Any]:
         for number, (image, label) in enumerate(self.images):
+            if self.labelled:
+                self.images.check_label(number, label)
             yield image, label, number
 
 
 def _in_order(images: LabelledImages, limit: int | None, *, labelled: bool) -> tuple[Dataset, int | None]:
     if isinstance(images, IterableDataset):
-        return _Stream(images), limit
+        return _Stream(images, labelled=labelled), limit
     size = len(images)
     count = size if limit is None else min(limit, size)
     # evenly over the whole set: folders are sorted by class
