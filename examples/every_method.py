@@ -7,9 +7,9 @@ import attnmix
 
 
 def main() -> None:
-    images, labels = torch.randn(8, 3, 224, 224), torch.randint(10, (8,))
+    images, labels = torch.randn(8, 3, 64, 64), torch.randint(10, (8,))  # small, for any machine
     for name, kind in attnmix.METHODS.items():
-        model = timm.create_model("deit_tiny_patch16_224", num_classes=10)
+        model = timm.create_model("deit_tiny_patch16_224", num_classes=10, img_size=64)
         # a teacher, where one is needed: any timm model of these classes; here the model itself
         teacher = {} if kind.teacher_option is None else {kind.teacher_option: "self"}
         task = attnmix.MixTask(model, attnmix.create_method(name, num_classes=10, **teacher))

@@ -23,19 +23,30 @@ def test_help_does_not_wait_for_torch():
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "import attnmix; import timm",
-        "import timm; import attnmix",
-        "import attnmix; from timm.models import create_model",
-        "import attnmix.models",
-        "import attnmix, importlib.util; importlib.util.find_spec('timm'); importlib.util.find_spec('timm')",
-        "import attnmix, transformers",
-        "import attnmix.training.loop",
-    ],
-)
-def test_our_models_are_in_timms_registry_whichever_is_imported_first(imports):
-    code = f"{imports}; import sys, timm; n = len(sys.meta_path); assert timm.is_model('pvt_tiny'); "
-    code += "assert timm.list_models('*ca_swin*'); import attnmix.models; assert n == len(sys.meta_path)"
-    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", code], check=True)
+IMPORTS = [
+    "import attnmix; import timm",
+    "import timm; import attnmix",
+    "import attnmix; from timm.models import create_model",
+    "import attnmix.models",
+    "import attnmix, importlib.util; importlib.util.find_spec('timm'); importlib.util.find_spec('timm')",
+    "import attnmix, transformers",
+    "import attnmix.training.loop",
+]
+# Forked from a process that has imported torch and torchvision, which takes most of the time, and nothing of ours.
+FORKS = """
+import os, sys, torch, torchvision.models.feature_extraction
+assert not {"timm", "attnmix", "transformers"} & set(sys.modules)
+for code in sys.argv[1:]:
+    if os.fork() == 0:
+        exec(code)
+        sys.exit()
+    if os.wait()[1]:
+        sys.exit(code)
+"""
+
+
+def test_our_models_are_in_timms_registry_whichever_is_imported_first():
+    asked = "; import sys, timm; n = len(sys.meta_path); assert timm.is_model('pvt_tiny'); "
+    asked += "assert timm.list_models('*ca_swin*'); import attnmix.models; assert n == len(sys.meta_path)"
+    orders = [imports + asked for imports in IMPORTS]
+    subprocess.run([sys.executable, "-W", "error::UserWarning", "-c", FORKS, *orders], check=True)
