@@ -141,12 +141,16 @@ def test_loops_run_in_two_processes(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "options"), [("every_method", {}), ("compiled_bfloat16", {"backend": "aot_eager"})]
+    ("name", "options", "model_options"),
+    [
+        ("every_method", {}, {}),
+        # tracing takes the time, and every block is traced alike
+        ("compiled_bfloat16", {"backend": "aot_eager"}, {"depth": 4}),
+    ],
 )
-def test_every_method_trains_a_step(name, options, capsys, monkeypatch):
+def test_every_method_trains_a_step(name, options, model_options, capsys, monkeypatch):
     example = load(name)
-    if options:  # tracing takes the time, and every block is traced alike
-        monkeypatch.setattr(timm, "create_model", functools.partial(timm.create_model, depth=4))
+    monkeypatch.setattr(timm, "create_model", functools.partial(timm.create_model, **model_options))
     example.main(**options)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(getattr(example, "NAMES", attnmix.METHODS))
